@@ -1,0 +1,236 @@
+/* Fovea: scaled dot-product attention on CPUs, V * Softmax(scale * K^T Q). SPDX-License-Identifier: Apache-2.0
+ *
+ * This header is the whole C API and its manual. C99; includes only <stddef.h> and <stdint.h>.
+ *
+ * The shortest correct program:
+ *
+ *     fovea_context *context;
+ *     fovea_params p;
+ *     fovea_context_create(NULL, &context);
+ *     fovea_params_init(&p, sizeof p, 1, 8, 8, 128, 128, 64, 64);  // batch, heads_q, heads_kv, seq_q, seq_kv, dim_k, dim_v
+ *     p.q.data = q; p.k.data = k; p.v.data = v; p.out.data = out;  // dense float [batch, head, seq, dim]
+ *     if (fovea_forward(context, &p, NULL, 0) != FOVEA_OK) puts(fovea_last_error());
+ *     fovea_context_destroy(context);
+ *
+ * Conventions that hold for every function:
+ *   - Every argument is checked before the first byte is written: on an error all outputs are as they were.
+ *   - Nothing here prints, aborts, throws or changes the floating-point environment that the caller sees.
+ *   - All functions may be called from any thread at any time; a context is immutable and may be shared.
+ *   - The meaning of a call, its promises and its error bound: docs/semantics.md.
+ */
+#ifndef FOVEA_FOVEA_H_
+#define FOVEA_FOVEA_H_
+#include <stddef.h>
+#include <stdint.h>
+
+/* FOVEA_SHARED is set by the build files of those who link the shared library. */
+#ifndef FOVEA_API
+#if defined(_WIN32) && defined(FOVEA_BUILDING) && defined(FOVEA_SHARED)
+#define FOVEA_API __declspec(dllexport)
+#elif defined(_WIN32) && defined(FOVEA_SHARED)
+#define FOVEA_API __declspec(dllimport)
+#elif defined(__GNUC__)
+#define FOVEA_API __attribute__((visibility("default")))
+#else
+#define FOVEA_API
+#endif
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FOVEA_VERSION_MAJOR 0
+#define FOVEA_VERSION_MINOR 1
+#define FOVEA_VERSION_PATCH 0
+
+/* Enumerations cross the ABI as int32_t. Values never change, new ones are appended, gaps separate groups. */
+
+typedef int32_t fovea_status;
+enum {
+  FOVEA_OK = 0,
+  FOVEA_ERR_NULL_POINTER = 1,      /* a pointer that must not be NULL is */
+  FOVEA_ERR_STRUCT_SIZE = 2,       /* struct_size is not that of a version of the struct known here */
+  FOVEA_ERR_INVALID_ARGUMENT = 3,  /* a number outside its range: NaN scale, unknown enumerator, bad executor, ... */
+  FOVEA_ERR_INVALID_SIZE = 4,      /* a negative size, or heads_q not a multiple of heads_kv, or sizes whose product overflows */
+  FOVEA_ERR_INVALID_STRIDE = 5,    /* a negative stride, or one that makes elements of an output overlap */
+  FOVEA_ERR_INVALID_DTYPE = 6,     /* not a dtype, or not one this tensor may have */
+  FOVEA_ERR_OVERLAP = 7,           /* an output overlaps an input or another output */
+  FOVEA_ERR_WORKSPACE = 8,         /* the workspace given is too small */
+  FOVEA_ERR_OUT_OF_MEMORY = 9,     /* the library's own allocation failed (never in the hot call) */
+  FOVEA_ERR_UNSUPPORTED = 20,      /* well formed, but this version does not do it yet; the text names the field */
+  FOVEA_ERR_ISA_UNAVAILABLE = 30   /* the level asked for is not compiled in, or this CPU or OS does not allow it */
+};
+
+typedef int32_t fovea_dtype;
+enum {
+  FOVEA_F32 = 1,   /* IEEE binary32 */
+  FOVEA_F16 = 2,   /* IEEE binary16 */
+  FOVEA_BF16 = 3,  /* the upper half of a binary32 */
+  FOVEA_BOOL = 10, /* one byte, 0 or not 0 */
+  FOVEA_I8 = 20,   /* signed byte, scaled by k_scale or v_scale */
+  FOVEA_Q8_0 = 21, /* blocks of 32: one binary16 scale, 32 signed bytes */
+  FOVEA_Q4_0 = 22  /* blocks of 32: one binary16 scale, 16 bytes of two nibbles */
+};
+
+/* Levels of instruction sets. A level means all of its features, present in the CPU and enabled by the OS. */
+typedef int32_t fovea_isa;
+enum {
+  FOVEA_ISA_AUTO = 0,
+  FOVEA_ISA_SCALAR = 1,       /* portable C++ for the baseline of the target: x86-64 or armv8-a */
+  FOVEA_ISA_AVX2 = 10,        /* AVX2, FMA, F16C */
+  FOVEA_ISA_AVX512 = 11,      /* AVX-512 F, BW, DQ, VL, CD */
+  FOVEA_ISA_AVX512_FP16 = 13, /* and AVX512-FP16 */
+  FOVEA_ISA_AMX = 14,         /* and AMX tiles, with the permission of the OS */
+  FOVEA_ISA_NEON = 40,        /* Advanced SIMD */
+  FOVEA_ISA_NEON_BF16 = 41,   /* and BFMMLA */
+  FOVEA_ISA_SVE = 42          /* Scalable Vector Extension, any length */
+};
+
+/* Which corner a causal or windowed score matrix is aligned to, where seq_q differs from the number of keys. */
+enum {
+  FOVEA_ALIGN_NONE = 0,
+  FOVEA_ALIGN_TOP_LEFT = 1,    /* query i stands at position i */
+  FOVEA_ALIGN_BOTTOM_RIGHT = 2 /* query i stands at position i + kv_len - q_len: the last query sees the last key */
+};
+
+enum {
+  FOVEA_SCORE_NONE = 0,
+  FOVEA_SCORE_MODIFY = 1, /* the function changes finished scores */
+  FOVEA_SCORE_REPLACE = 2 /* the function computes scores from q and k rows; scale is not applied */
+};
+#define FOVEA_SCORE_TILE_MAX 256 /* most rows and most columns of a score tile */
+
+/* fovea_options.flags */
+#define FOVEA_NO_AMX 1u      /* do not ask the OS for AMX tiles */
+#define FOVEA_IGNORE_ENV 2u  /* do not read FOVEA_ISA from the environment */
+#define FOVEA_FAST_MATH16 4u /* allow 16-bit arithmetic */
+
+/* A view of memory that the caller owns. Axes are [batch, head, seq, dim]. Strides count elements (not bytes), are >= 0, and
+ * may be anything on any axis, the innermost included; 0 repeats an input along an axis. The stride of an axis of size 1 is
+ * ignored. Only element alignment is needed. */
+typedef struct fovea_tensor {
+  void *data; /* NULL: absent, where the tensor is optional */
+  int64_t stride[4];
+  fovea_dtype dtype;
+  int32_t reserved; /* 0 */
+} fovea_tensor;
+
+/* A tile of scores of one head, in natural units, before exclusion, with any strides. Entries of excluded keys hold anything
+ * and are ignored; writing -infinity excludes a key. Reserved for fovea_params.score. */
+typedef struct fovea_score_tile {
+  float *score;
+  int64_t row_stride, col_stride, rows, cols; /* rows are queries, cols are keys; each <= FOVEA_SCORE_TILE_MAX */
+  int64_t batch, head, row0, col0;            /* where the tile's corner lies in the call */
+  const float *q, *k;                         /* FOVEA_SCORE_REPLACE only: unscaled rows of Q (ldq apart) and K (ldk apart), dim_k each */
+  int64_t ldq, ldk, dim_k;
+} fovea_score_tile;
+typedef void (*fovea_score_fn)(void *user, const fovea_score_tile *tile); /* re-entrant; called from worker threads */
+
+/* One attention call. fovea_params_init() fills it; set the data pointers and what differs from the defaults. Fields marked
+ * [later] belong to features that this version does not have: they must keep the value that fovea_params_init() gave them,
+ * else the call returns FOVEA_ERR_UNSUPPORTED and names the field. */
+typedef struct fovea_params {
+  uint32_t struct_size; /* sizeof(fovea_params) of the caller */
+  uint32_t flags;       /* 0 */
+  int64_t batch, heads_q, heads_kv, seq_q, seq_kv, dim_k, dim_v;
+  fovea_tensor q;       /* [batch, heads_q,  seq_q,  dim_k] f32 */
+  fovea_tensor k;       /* [batch, heads_kv, seq_kv, dim_k] f32; query head h uses key-value head h * heads_kv / heads_q */
+  fovea_tensor v;       /* [batch, heads_kv, seq_kv, dim_v] f32 */
+  fovea_tensor out;     /* [batch, heads_q,  seq_q,  dim_v] f32; its elements must not overlap one another or any other tensor */
+  fovea_tensor weights; /* optional output [batch, heads_q, seq_q, seq_kv] f32: the softmax matrix; excluded keys 0, each row sums to 1 (an empty row to 0) */
+  float *lse;           /* optional output [batch, heads_q, seq_q]: natural log of the sum of exp(score); -infinity for an empty row */
+  int64_t lse_stride[3];
+  float scale;          /* any finite value; fovea_params_init() sets 1/sqrt(dim_k), or 1 where dim_k is 0 */
+  float softcap;        /* [later] */
+  int32_t causal;       /* 0 or 1: query at position p sees keys 0..p */
+  int32_t align;        /* FOVEA_ALIGN_*; must name a corner where causal is 1 */
+  int64_t window_left, window_right;           /* [later] -1 = unbounded */
+  fovea_tensor mask;                           /* [later] */
+  const float *alibi_slopes, *sinks;           /* [later] */
+  const int32_t *seqlens_q, *seqlens_kv;       /* [later] */
+  const int32_t *cu_seqlens_q, *cu_seqlens_kv; /* [later] */
+  fovea_score_fn score;                        /* [later] */
+  void *score_user;                            /* [later] */
+  int32_t score_mode;                          /* [later] */
+  int32_t page_size;                           /* [later] */
+  const int32_t *block_table;                  /* [later] */
+  int64_t block_table_stride, num_pages;       /* [later] */
+  fovea_tensor k_scale, v_scale;               /* [later] */
+} fovea_params;
+
+/* Runs task(arg, i, worker) once for each i in [0, n) and returns when all have returned. Tasks may run at the same time on
+ * different threads; worker < num_workers, and no two tasks that run at the same time get the same worker. */
+typedef void (*fovea_task_fn)(void *arg, int64_t i, int32_t worker);
+typedef struct fovea_executor {
+  uint32_t struct_size; /* sizeof(fovea_executor) of the caller */
+  int32_t num_workers;  /* >= 1 */
+  void *user;
+  void (*parallel_for)(void *user, fovea_task_fn task, void *arg, int64_t n);
+} fovea_executor;
+
+typedef struct fovea_context fovea_context; /* immutable once created; may be shared by threads */
+
+typedef struct fovea_options {
+  uint32_t struct_size;           /* sizeof(fovea_options) of the caller */
+  uint32_t flags;                 /* FOVEA_NO_AMX, FOVEA_IGNORE_ENV, FOVEA_FAST_MATH16 */
+  fovea_isa isa;                  /* a level, or FOVEA_ISA_AUTO for the best; an unavailable level is an error, never a fallback */
+  int32_t num_threads;            /* 0 = min(the OpenMP default, CPU affinity, CPU quota); 1 = never enters OpenMP */
+  const fovea_executor *executor; /* copied; NULL = OpenMP if it was built in, else serial */
+} fovea_options;
+
+/* "major.minor.patch". */
+FOVEA_API const char *fovea_version(void);
+
+/* A constant phrase for a status; "unknown status" for other numbers. */
+FOVEA_API const char *fovea_status_string(fovea_status status);
+
+/* The text of this thread's latest failure, naming the argument; "" before the first. Valid until the thread's next failure. */
+FOVEA_API const char *fovea_last_error(void);
+
+/* Fills p for dense [batch, head, seq, dim] f32 tensors of these sizes, scale 1/sqrt(dim_k), every option off, every pointer
+ * NULL. struct_size is sizeof(fovea_params). Sizes of 0 are valid. */
+FOVEA_API fovea_status fovea_params_init(fovea_params *p, size_t struct_size, int64_t batch, int64_t heads_q, int64_t heads_kv,
+                                         int64_t seq_q, int64_t seq_kv, int64_t dim_k, int64_t dim_v);
+
+/* Fills o with the defaults. struct_size is sizeof(fovea_options). */
+FOVEA_API fovea_status fovea_options_init(fovea_options *o, size_t struct_size);
+
+/* Creates a context; o may be NULL for the defaults. Unless FOVEA_IGNORE_ENV is set or o names a level, the environment
+ * variable FOVEA_ISA (a name of fovea_isa_name()) chooses the level. *out is written only on success. */
+FOVEA_API fovea_status fovea_context_create(const fovea_options *o, fovea_context **out);
+
+/* Frees a context that no call is using; NULL is allowed. */
+FOVEA_API void fovea_context_destroy(fovea_context *c);
+
+/* The bytes of workspace that fovea_forward() needs for p: depends on sizes, strides and options, not on data pointers. Any
+ * alignment of the workspace will do. At most 8 MiB a thread for dims up to 256. */
+FOVEA_API fovea_status fovea_workspace_size(const fovea_context *c, const fovea_params *p, size_t *bytes);
+
+/* Computes p->out, and p->lse and p->weights where given. workspace holds at least fovea_workspace_size() bytes, used by no
+ * other call meanwhile; with it the call allocates nothing and takes no lock. workspace NULL: the call allocates its own.
+ * Same call, same bits; a row's bits depend on neither threads, executor, batch nor other heads. */
+FOVEA_API fovea_status fovea_forward(const fovea_context *c, const fovea_params *p, void *workspace, size_t bytes);
+
+/* Levels known on this architecture, best last; fills at most capacity entries and returns how many there are. usable_only: only
+ * those that are compiled in and that this CPU and OS allow. */
+FOVEA_API int32_t fovea_isa_list(fovea_isa *out, int32_t capacity, int32_t usable_only);
+
+/* Lower-case name, as FOVEA_ISA takes it ("scalar", "avx2", "avx512", "neon", ...); "unknown" for other numbers. */
+FOVEA_API const char *fovea_isa_name(fovea_isa isa);
+
+/* Why a level cannot be used here, or "" where it can. The text is constant for the life of the process. */
+FOVEA_API const char *fovea_isa_refusal(fovea_isa isa);
+
+/* The level that c uses; its number of workers. */
+FOVEA_API fovea_isa fovea_context_isa(const fovea_context *c);
+FOVEA_API int32_t fovea_context_threads(const fovea_context *c);
+
+/* Describes as JSON how c would run p: level, kernel, tiles, tasks, workspace, and why not other levels; or the error. Works like
+ * snprintf: writes at most capacity bytes, NUL included, and returns the length that the whole text has. */
+FOVEA_API size_t fovea_explain(const fovea_context *c, const fovea_params *p, char *json, size_t capacity);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FOVEA_FOVEA_H_ */

@@ -1,0 +1,166 @@
+// Fovea for C++17: a thin, header-only veneer over the C API in fovea.h, which is the manual. SPDX-License-Identifier: Apache-2.0
+//
+// The shortest correct program:
+//
+//     fovea::Context context;
+//     fovea::Params call({1, 8, 8, 128, 128, 64, 64});  // batch, heads_q, heads_kv, seq_q, seq_kv, dim_k, dim_v
+//     call.with_q(q).with_k(k).with_v(v).with_out(out).with_causal(FOVEA_ALIGN_BOTTOM_RIGHT);
+//     context.forward(call);
+//
+// Failures are thrown as fovea::Error. Nothing here has an ABI of its own: all of it is compiled into the caller.
+#ifndef FOVEA_FOVEA_HPP_
+#define FOVEA_FOVEA_HPP_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "fovea/fovea.h"
+
+namespace fovea {
+inline namespace veneer {  // its symbols share none of the names in the library itself
+
+class Error : public std::runtime_error {
+ public:
+  Error(fovea_status status, const std::string &text) : std::runtime_error(text), status_(status) {}
+  fovea_status status() const noexcept { return status_; }
+
+ private:
+  fovea_status status_;
+};
+
+// Throws what the C API reports.
+inline void require(fovea_status status) {
+  if (status != FOVEA_OK) throw Error(status, fovea_last_error());
+}
+
+struct Sizes {
+  int64_t batch, heads_q, heads_kv, seq_q, seq_kv, dim_k, dim_v;
+};
+
+using Strides = std::array<int64_t, 4>;  // batch, head, seq, dim; in elements
+
+// One call: a fovea_params whose fields all stay in reach, dense and with every option off to begin with.
+struct Params : fovea_params {
+  explicit Params(const Sizes &s) : fovea_params() {
+    require(fovea_params_init(this, sizeof(fovea_params), s.batch, s.heads_q, s.heads_kv, s.seq_q, s.seq_kv, s.dim_k, s.dim_v));
+  }
+
+  Params &with_q(const float *data) { return with_input(q, data); }
+  Params &with_k(const float *data) { return with_input(k, data); }
+  Params &with_v(const float *data) { return with_input(v, data); }
+  Params &with_q(const float *data, const Strides &s) { return with_strides(q, s).with_q(data); }
+  Params &with_k(const float *data, const Strides &s) { return with_strides(k, s).with_k(data); }
+  Params &with_v(const float *data, const Strides &s) { return with_strides(v, s).with_v(data); }
+
+  Params &with_out(float *data) { return with_output(out, data); }
+  Params &with_weights(float *data) { return with_output(weights, data); }
+  Params &with_out(float *data, const Strides &s) { return with_strides(out, s).with_out(data); }
+  Params &with_weights(float *data, const Strides &s) { return with_strides(weights, s).with_weights(data); }
+
+  Params &with_lse(float *data) {
+    lse = data;
+    return *this;
+  }
+  Params &with_lse(float *data, const std::array<int64_t, 3> &strides) {
+    for (std::size_t axis = 0; axis < strides.size(); ++axis) lse_stride[axis] = strides[axis];
+    return with_lse(data);
+  }
+
+  Params &with_scale(float value) {
+    scale = value;
+    return *this;
+  }
+  Params &with_causal(int32_t corner) {  // FOVEA_ALIGN_TOP_LEFT or FOVEA_ALIGN_BOTTOM_RIGHT
+    causal = 1;
+    align = corner;
+    return *this;
+  }
+
+ private:
+  Params &with_input(fovea_tensor &tensor, const float *data) {
+    tensor.data = const_cast<float *>(data);  // the C struct serves inputs and outputs; inputs are only read
+    return *this;
+  }
+  Params &with_output(fovea_tensor &tensor, float *data) {
+    tensor.data = data;
+    return *this;
+  }
+  Params &with_strides(fovea_tensor &tensor, const Strides &strides) {
+    for (std::size_t axis = 0; axis < strides.size(); ++axis) tensor.stride[axis] = strides[axis];
+    return *this;
+  }
+};
+
+struct Options : fovea_options {
+  Options() : fovea_options() { require(fovea_options_init(this, sizeof(fovea_options))); }
+
+  Options &with_isa(fovea_isa level) {
+    isa = level;
+    return *this;
+  }
+  Options &with_threads(int32_t count) {
+    num_threads = count;
+    return *this;
+  }
+  Options &with_executor(const fovea_executor &e) {  // read when the context is created
+    executor = &e;
+    return *this;
+  }
+};
+
+// Immutable; threads may share it.
+class Context {
+ public:
+  Context() : Context(Options()) {}
+  explicit Context(const fovea_options &options) {
+    fovea_context *created = nullptr;
+    require(fovea_context_create(&options, &created));
+    context_.reset(created);
+  }
+
+  // Brings its own workspace.
+  void forward(const fovea_params &call) const { require(fovea_forward(get(), &call, nullptr, 0)); }
+  // Allocates nothing.
+  void forward(const fovea_params &call, void *workspace, std::size_t bytes) const {
+    require(fovea_forward(get(), &call, workspace, bytes));
+  }
+  std::size_t workspace_size(const fovea_params &call) const {
+    std::size_t bytes = 0;
+    require(fovea_workspace_size(get(), &call, &bytes));
+    return bytes;
+  }
+
+  // JSON; of a call with wrong arguments, too.
+  std::string explain(const fovea_params &call) const {
+    std::string json(fovea_explain(get(), &call, nullptr, 0), '\0');
+    fovea_explain(get(), &call, json.data(), json.size() + 1);
+    return json;
+  }
+
+  fovea_isa isa() const noexcept { return fovea_context_isa(get()); }
+  int32_t threads() const noexcept { return fovea_context_threads(get()); }
+  const fovea_context *get() const noexcept { return context_.get(); }
+
+ private:
+  struct Destroy {
+    void operator()(fovea_context *c) const noexcept { fovea_context_destroy(c); }
+  };
+  std::unique_ptr<fovea_context, Destroy> context_;
+};
+
+// Levels of instruction sets known on this architecture, or only those usable here; best last.
+inline std::vector<fovea_isa> isa_list(bool usable_only = false) {
+  std::vector<fovea_isa> levels(static_cast<std::size_t>(fovea_isa_list(nullptr, 0, usable_only)));
+  fovea_isa_list(levels.data(), static_cast<int32_t>(levels.size()), usable_only);
+  return levels;
+}
+
+}  // namespace veneer
+}  // namespace fovea
+
+#endif  // FOVEA_FOVEA_HPP_

@@ -1,0 +1,22 @@
+// Every check of a call's arguments: what passes is a Problem.
+#pragma once
+#include <cstddef>
+
+#include "core/problem.h"
+#include "fovea/fovea.h"
+
+namespace fovea {
+
+fovea_status check_sizes(int64_t batch, int64_t heads_q, int64_t heads_kv, int64_t seq_q, int64_t seq_kv, int64_t dim_k,
+                         int64_t dim_v);
+
+// Everything but data pointers: of these, only whether the optional outputs are wanted.
+fovea_status check_params(const fovea_params *p, Problem *problem);
+
+// The data pointers of a checked problem: present, aligned, and outputs apart from all else.
+fovea_status check_data(const Problem &problem);
+
+// A workspace of which so many bytes will be used lies apart from every tensor.
+fovea_status check_workspace(const Problem &problem, const void *workspace, int64_t bytes);
+
+}  // namespace fovea

@@ -1,0 +1,11 @@
+// The text of a thread's latest failure.
+#pragma once
+#include "fovea/fovea.h"
+
+namespace fovea {
+
+// Keeps the formatted text for fovea_last_error() and returns status. The text starts with the argument: "k.stride[2]: -5 is
+// negative".
+__attribute__((cold, format(printf, 2, 3))) fovea_status fail(fovea_status status, const char *format, ...);
+
+}  // namespace fovea

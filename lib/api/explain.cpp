@@ -1,0 +1,100 @@
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "api/call.h"
+#include "api/context.h"
+#include "dispatch/dispatch.h"
+
+namespace fovea {
+namespace {
+
+// Appends to a buffer of which only the first bytes may exist, and counts all.
+class Writer {
+ public:
+  Writer(char *text, size_t capacity) : text_(text), capacity_(text ? capacity : 0), length_(0) {
+    if (capacity_) text_[0] = 0;
+  }
+
+  __attribute__((format(printf, 2, 3))) void print(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    const bool room = length_ < capacity_;
+    const int added = vsnprintf(room ? text_ + length_ : nullptr, room ? capacity_ - length_ : 0, format, arguments);
+    va_end(arguments);
+    if (added > 0) length_ += size_t(added);
+  }
+
+  // A JSON string. Texts here are ASCII.
+  void quote(const char *s) {
+    print("\"");
+    for (; *s; ++s) {
+      const bool escape = *s == '"' || *s == '\\';
+      print("%s%c", escape ? "\\" : "", *s);
+    }
+    print("\"");
+  }
+
+  void field(const char *name, const char *value) {
+    print("\"%s\": ", name);
+    quote(value);
+    print(", ");
+  }
+
+  void field(const char *name, int64_t value) { print("\"%s\": %" PRId64 ", ", name, value); }
+
+  size_t length() const { return length_; }
+
+ private:
+  char *text_;
+  size_t capacity_, length_;
+};
+
+void write_call(Writer *w, const Call &call) {
+  w->field("kernel", call.kernel ? call.kernel->name : "");
+  const KernelShape shape = call.kernel ? call.kernel->shape : KernelShape{};
+  w->field("panel_rows", shape.panel_rows);
+  w->field("key_tile", shape.key_tile);
+  w->field("group_panels", shape.group_panels);
+  w->field("row_blocks", call.plan.row_blocks);
+  w->field("rows_per_block", call.plan.rows_per_block);
+  w->field("chunk_keys", call.plan.chunk_keys);
+  w->field("chunks", call.plan.chunks);
+  w->field("splits", call.plan.splits);
+  w->field("tasks", call.plan.tasks);
+  w->field("workspace_bytes", call.plan.workspace_bytes);
+}
+
+void write_levels(Writer *w) {
+  const LevelList known = known_levels();
+  w->print("\"levels\": [");
+  for (int32_t i = 0; i < known.count; ++i) {
+    const char *refusal = level_refusal(known.levels[i], cpu_features());
+    w->print("%s{", i ? ", " : "");
+    w->field("name", level_name(known.levels[i]));
+    w->print("\"usable\": %s, \"refusal\": ", *refusal ? "false" : "true");
+    w->quote(refusal);
+    w->print("}");
+  }
+  w->print("]");
+}
+
+}  // namespace
+}  // namespace fovea
+
+size_t fovea_explain(const fovea_context *c, const fovea_params *p, char *json, size_t capacity) {
+  using namespace fovea;
+  Writer w(json, capacity);
+  Call call;
+  const fovea_status status = prepare(c, p, &call);
+  w.print("{");
+  w.field("version", fovea_version());
+  w.field("status", status);
+  w.field("error", status ? fovea_last_error() : "");
+  if (c) w.field("level", level_name(c->level));
+  if (c) w.field("threads", c->executor.workers);
+  if (!status) write_call(&w, call);
+  write_levels(&w);
+  w.print("}");
+  return w.length();
+}

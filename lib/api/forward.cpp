@@ -1,0 +1,63 @@
+#include "run/forward.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "api/call.h"
+#include "api/check.h"
+#include "api/context.h"
+#include "api/error.h"
+#include "dispatch/dispatch.h"
+
+namespace fovea {
+namespace {
+
+bool writes_nothing(const Problem &p) {
+  const bool no_rows = p.batch == 0 || p.heads_q == 0 || p.seq_q == 0;
+  return no_rows || (p.dim_v == 0 && !p.lse && !(p.weights.data && p.seq_kv > 0));
+}
+
+}  // namespace
+
+fovea_status prepare(const fovea_context *c, const fovea_params *p, Call *call) {
+  *call = {};
+  if (!c) return fail(FOVEA_ERR_NULL_POINTER, "context: must not be NULL");
+  const fovea_status status = check_params(p, &call->problem);
+  if (status || writes_nothing(call->problem)) return status;
+  call->kernel = select_kernel(c->level, call->problem);
+  if (!call->kernel) return fail(FOVEA_ERR_UNSUPPORTED, "context: level %s has no kernel for this call", level_name(c->level));
+  call->plan = make_plan(call->problem, *call->kernel, c->executor.workers);
+  return FOVEA_OK;
+}
+
+}  // namespace fovea
+
+fovea_status fovea_workspace_size(const fovea_context *c, const fovea_params *p, size_t *bytes) {
+  if (!bytes) return fovea::fail(FOVEA_ERR_NULL_POINTER, "bytes: must not be NULL");
+  fovea::Call call;
+  const fovea_status status = fovea::prepare(c, p, &call);
+  if (!status) *bytes = size_t(call.plan.workspace_bytes);
+  return status;
+}
+
+fovea_status fovea_forward(const fovea_context *c, const fovea_params *p, void *workspace, size_t bytes) {
+  using namespace fovea;
+  Call call;
+  fovea_status status = prepare(c, p, &call);
+  if (!status) status = check_data(call.problem);
+  if (status || !call.kernel) return status;
+
+  const size_t needed = size_t(call.plan.workspace_bytes);
+  if (workspace) {
+    if (bytes < needed) return fail(FOVEA_ERR_WORKSPACE, "workspace: %zu bytes given, %zu needed", bytes, needed);
+    status = check_workspace(call.problem, workspace, call.plan.workspace_bytes);
+    if (status) return status;
+    run_forward(call.problem, *call.kernel, call.plan, c->executor, workspace);
+    return FOVEA_OK;
+  }
+  void *own = malloc(needed ? needed : 1);
+  if (!own) return fail(FOVEA_ERR_OUT_OF_MEMORY, "workspace: %zu bytes could not be allocated", needed);
+  run_forward(call.problem, *call.kernel, call.plan, c->executor, own);
+  free(own);
+  return FOVEA_OK;
+}

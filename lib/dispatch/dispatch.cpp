@@ -1,0 +1,159 @@
+#include "dispatch/dispatch.h"
+
+#include <string.h>
+
+#include "fovea/fovea.h"
+
+namespace fovea {
+
+#define FOVEA_KERNEL(level, operation, types, rows, keys) extern const ForwardKernel kernel_##level##_##operation##_##types;
+#include "dispatch/kernels.inc"
+#undef FOVEA_KERNEL
+
+namespace {
+
+// The levels by the names that the registry and the environment give them.
+enum {
+  level_scalar = FOVEA_ISA_SCALAR,
+  level_avx2 = FOVEA_ISA_AVX2,
+  level_avx512 = FOVEA_ISA_AVX512,
+  level_avx512_fp16 = FOVEA_ISA_AVX512_FP16,
+  level_amx = FOVEA_ISA_AMX,
+  level_neon = FOVEA_ISA_NEON,
+  level_neon_bf16 = FOVEA_ISA_NEON_BF16,
+  level_sve = FOVEA_ISA_SVE,
+};
+
+constexpr KernelEntry kEntries[] = {
+#define FOVEA_KERNEL(level, operation, types, rows, keys) \
+  {level_##level, #operation, #types, &kernel_##level##_##operation##_##types},
+#include "dispatch/kernels.inc"
+#undef FOVEA_KERNEL
+};
+constexpr int32_t kEntryCount = sizeof kEntries / sizeof *kEntries;
+
+struct Feature {
+  bool CpuFeatures::*present;
+  const char *missing;  // the refusal
+};
+
+// A level needs its own features, in the order in which a refusal names them, and all that its base needs.
+struct Level {
+  int32_t level;
+  int32_t base;  // FOVEA_ISA_AUTO: none
+  const char *name;
+  bool CpuFeatures::*disabled;  // null: nothing of this level waits for the OS
+  const char *disabled_refusal;
+  Feature features[5];
+};
+
+#define FOVEA_FEATURE(field, name) \
+  { &CpuFeatures::field, "this CPU has no " name }
+constexpr Level kLevels[] = {
+    {level_scalar, FOVEA_ISA_AUTO, "scalar", nullptr, nullptr, {}},
+    {level_avx2,
+     level_scalar,
+     "avx2",
+     &CpuFeatures::avx_disabled,
+     "the operating system has not enabled AVX state",
+     {FOVEA_FEATURE(avx2, "AVX2"), FOVEA_FEATURE(fma, "FMA"), FOVEA_FEATURE(f16c, "F16C")}},
+    {level_avx512,
+     level_avx2,
+     "avx512",
+     &CpuFeatures::avx512_disabled,
+     "the operating system has not enabled AVX-512 state",
+     {FOVEA_FEATURE(avx512f, "AVX-512F"), FOVEA_FEATURE(avx512bw, "AVX-512BW"), FOVEA_FEATURE(avx512dq, "AVX-512DQ"),
+      FOVEA_FEATURE(avx512vl, "AVX-512VL"), FOVEA_FEATURE(avx512cd, "AVX-512CD")}},
+    {level_avx512_fp16, level_avx512, "avx512_fp16", nullptr, nullptr, {FOVEA_FEATURE(avx512fp16, "AVX512-FP16")}},
+    {level_amx,
+     level_avx512_fp16,
+     "amx",
+     &CpuFeatures::amx_disabled,
+     "the operating system has not enabled AMX state",
+     {FOVEA_FEATURE(amx_tile, "AMX tiles"), FOVEA_FEATURE(amx_bf16, "AMX-BF16"), FOVEA_FEATURE(amx_int8, "AMX-INT8")}},
+    {level_neon, level_scalar, "neon", nullptr, nullptr, {FOVEA_FEATURE(neon, "Advanced SIMD")}},
+    {level_neon_bf16, level_neon, "neon_bf16", nullptr, nullptr, {FOVEA_FEATURE(bf16, "BF16")}},
+    {level_sve, level_neon, "sve", nullptr, nullptr, {FOVEA_FEATURE(sve, "SVE")}},
+};
+#undef FOVEA_FEATURE
+
+#if defined(__x86_64__)
+constexpr int32_t kKnown[] = {level_scalar, level_avx2, level_avx512, level_avx512_fp16, level_amx};
+#elif defined(__aarch64__)
+constexpr int32_t kKnown[] = {level_scalar, level_neon, level_neon_bf16, level_sve};
+#else
+constexpr int32_t kKnown[] = {level_scalar};
+#endif
+constexpr int32_t kKnownCount = sizeof kKnown / sizeof *kKnown;
+
+const Level *find(int32_t level) {
+  for (const Level &known : kLevels)
+    if (known.level == level) return &known;
+  return nullptr;
+}
+
+bool of_this_architecture(int32_t level) {
+  for (int32_t known : kKnown)
+    if (known == level) return true;
+  return false;
+}
+
+const char *missing_feature(const Level &level, const CpuFeatures &features) {
+  const Level *base = find(level.base);
+  const char *refusal = base ? missing_feature(*base, features) : "";
+  if (*refusal) return refusal;
+  if (level.disabled && features.*level.disabled) return level.disabled_refusal;
+  for (const Feature &feature : level.features)
+    if (feature.missing && !(features.*feature.present)) return feature.missing;
+  return "";
+}
+
+}  // namespace
+
+LevelList known_levels() { return {kKnown, kKnownCount}; }
+
+const char *level_name(int32_t level) {
+  if (level == FOVEA_ISA_AUTO) return "auto";
+  const Level *known = find(level);
+  return known ? known->name : "unknown";
+}
+
+int32_t level_from_name(const char *name) {
+  if (!strcmp(name, "auto")) return FOVEA_ISA_AUTO;
+  for (const Level &known : kLevels)
+    if (!strcmp(name, known.name)) return known.level;
+  return -1;
+}
+
+bool level_compiled(int32_t level) {
+  for (const KernelEntry &entry : kEntries)
+    if (entry.level == level) return true;
+  return false;
+}
+
+const char *level_refusal(int32_t level, const CpuFeatures &features) {
+  const Level *known = find(level);
+  if (!known) return "not a level";
+  if (!of_this_architecture(level)) return "a level of another architecture";
+  if (!level_compiled(level)) return "not built into this library";
+  return missing_feature(*known, features);
+}
+
+int32_t best_level(const CpuFeatures &features) {
+  int32_t i = kKnownCount - 1;
+  while (i > 0 && *level_refusal(kKnown[i], features)) --i;
+  return kKnown[i];
+}
+
+const ForwardKernel *select_kernel(int32_t level, const Problem &) {
+  for (const KernelEntry &entry : kEntries)
+    if (entry.level == level) return entry.kernel;
+  return nullptr;
+}
+
+int32_t kernel_entries(const KernelEntry **entries) {
+  *entries = kEntries;
+  return kEntryCount;
+}
+
+}  // namespace fovea

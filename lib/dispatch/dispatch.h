@@ -1,0 +1,41 @@
+// The choice of a level and of a kernel, from the registry in kernels.inc.
+#pragma once
+#include <cstdint>
+
+#include "core/problem.h"
+#include "cpu/cpu.h"
+#include "kernels/kernel.h"
+
+namespace fovea {
+
+// Levels known on this architecture, best last. The table has static storage.
+struct LevelList {
+  const int32_t *levels;  // fovea_isa
+  int32_t count;
+};
+LevelList known_levels();
+
+const char *level_name(int32_t level);         // "unknown" for other numbers
+int32_t level_from_name(const char *name);     // 0 (FOVEA_ISA_AUTO) for "auto", -1 for other texts
+bool level_compiled(int32_t level);
+
+// Why a level may not be used with these features: "" where it may. Constant text.
+const char *level_refusal(int32_t level, const CpuFeatures &features);
+
+// The best level that may be used.
+int32_t best_level(const CpuFeatures &features);
+
+// The kernel of a level for a problem; depends on its lengths, group, dims and types, never on batch or threads. Null where the
+// level has none.
+const ForwardKernel *select_kernel(int32_t level, const Problem &problem);
+
+// Every registered kernel of this build, for tests, benches and docs.
+struct KernelEntry {
+  int32_t level;
+  const char *operation;  // "prefill", ...
+  const char *types;      // "f32"
+  const ForwardKernel *kernel;
+};
+int32_t kernel_entries(const KernelEntry **entries);
+
+}  // namespace fovea

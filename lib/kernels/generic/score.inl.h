@@ -1,0 +1,154 @@
+// Scores of a panel: kKeyTile keys against the queries of a panel, queries in the lanes. K is read where it lies, one element
+// broadcast a step; the panel is transposed and carries scale * log2(e). Every score is the same sum over the dims in every tile shape,
+// so its bits depend on its query and key alone.
+#pragma once
+#include "kernels/generic/simd.inl.h"
+
+namespace fovea::FOVEA_LEVEL {
+namespace {
+
+constexpr float kNoKeys = -__builtin_inff();   // the maximum over no keys
+constexpr float kLowest = -3.402823466e+38f;   // -FLT_MAX: less than this is kNoKeys
+
+// What to subtract where the maximum may be kNoKeys: exp2(-inf - 0) is 0, exp2(-inf + inf) would be NaN.
+template <class Simd>
+FOVEA_INLINE typename Simd::Vector finite_reference(typename Simd::Vector max) {
+  return Simd::select_less(max, Simd::set1(kLowest), Simd::set1(0.0f), max);
+}
+
+// A chain of additions loses up to a quarter of a unit roundoff per term, where the terms are alike and all round the same way; so
+// long sums are sums of shorter ones. So many dims of a score are summed before they are added to the rest.
+constexpr int64_t kDimRun = 64;
+
+// acc[key][vector] = sum over dims. panel: [dim_k][NV * kLanes].
+template <class Simd, int NV>
+FOVEA_INLINE void multiply_keys(const float *k, int64_t k_stride, const float *panel, int64_t dim_k,
+                                typename Simd::Vector (&acc)[Simd::kKeyTile][NV]) {
+  constexpr int L = Simd::kLanes, T = Simd::kKeyTile;
+  alignas(64) float earlier[T * NV * L];
+  for (int64_t begin = 0;; begin += kDimRun) {
+    const int64_t end = begin + kDimRun < dim_k ? begin + kDimRun : dim_k;
+    FOVEA_UNROLL
+    for (int r = 0; r < T; ++r) {
+      FOVEA_UNROLL
+      for (int v = 0; v < NV; ++v) acc[r][v] = Simd::set1(0.0f);
+    }
+    for (int64_t d = begin; d < end; ++d) {
+      typename Simd::Vector q[NV];
+      FOVEA_UNROLL
+      for (int v = 0; v < NV; ++v) q[v] = Simd::load(panel + (d * NV + v) * L);
+      FOVEA_UNROLL
+      for (int r = 0; r < T; ++r) {
+        const auto key = Simd::set1(k[r * k_stride + d]);
+        FOVEA_UNROLL
+        for (int v = 0; v < NV; ++v) acc[r][v] = Simd::fma(key, q[v], acc[r][v]);
+      }
+    }
+    if (begin > 0) {
+      FOVEA_UNROLL
+      for (int r = 0; r < T; ++r) {
+        FOVEA_UNROLL
+        for (int v = 0; v < NV; ++v) acc[r][v] = Simd::add(Simd::load(earlier + (r * NV + v) * L), acc[r][v]);
+      }
+    }
+    if (end >= dim_k) return;
+    FOVEA_UNROLL
+    for (int r = 0; r < T; ++r) {
+      FOVEA_UNROLL
+      for (int v = 0; v < NV; ++v) Simd::store(earlier + (r * NV + v) * L, acc[r][v]);
+    }
+  }
+}
+
+// What is known of a tile before its scores are: every row permits all of its keys, and has its reference; no row has met a key in this
+// chunk yet, so references are found here; or every row has its reference, and permits only keys below its limit.
+enum class TileKind { kWhole, kFirst, kLimited };
+
+// Exponentials straight out of the accumulators. p: [key][NV * kLanes]. The sum of a tile is formed before it is added, which halves the
+// error and is free. kLimited: a row permits the
+// keys below its limit, the tile's first key being first_key.
+template <class Simd, int NV, TileKind kKind>
+__attribute__((noinline)) void exponentiate_tile(const float *k, int64_t k_stride, const float *panel, int64_t dim_k, float *max,
+                                                 float *sum, float *p, const float *limit, float first_key) {
+  constexpr int L = Simd::kLanes;
+  typename Simd::Vector acc[Simd::kKeyTile][NV];
+  multiply_keys<Simd, NV>(k, k_stride, panel, dim_k, acc);
+  FOVEA_UNROLL
+  for (int v = 0; v < NV; ++v) {
+    if constexpr (kKind == TileKind::kLimited) {
+      const auto permitted = Simd::sub(Simd::load(limit + v * L), Simd::set1(first_key));
+      FOVEA_UNROLL
+      for (int r = 0; r < Simd::kKeyTile; ++r)
+        acc[r][v] = Simd::select_less(Simd::set1(static_cast<float>(r)), permitted, acc[r][v], Simd::set1(kNoKeys));
+    }
+    auto reference = Simd::load(max + v * L);
+    if constexpr (kKind == TileKind::kFirst) {
+      FOVEA_UNROLL
+      for (int r = 0; r < Simd::kKeyTile; ++r) reference = Simd::max(reference, acc[r][v]);
+      Simd::store(max + v * L, reference);
+      reference = finite_reference<Simd>(reference);
+    }
+    auto tile_sum = Simd::exp2(Simd::sub(acc[0][v], reference));
+    Simd::store(p + v * L, tile_sum);
+    FOVEA_UNROLL
+    for (int r = 1; r < Simd::kKeyTile; ++r) {
+      const auto e = Simd::exp2(Simd::sub(acc[r][v], reference));
+      Simd::store(p + (r * NV + v) * L, e);
+      tile_sum = Simd::add(tile_sum, e);
+    }
+    Simd::store(sum + v * L, Simd::add(Simd::load(sum + v * L), tile_sum));
+  }
+}
+
+// The same tile as plain scores.
+template <class Simd, int NV>
+__attribute__((noinline)) void score_tile(const float *k, int64_t k_stride, const float *panel, int64_t dim_k, float *score) {
+  constexpr int L = Simd::kLanes;
+  typename Simd::Vector acc[Simd::kKeyTile][NV];
+  multiply_keys<Simd, NV>(k, k_stride, panel, dim_k, acc);
+  FOVEA_UNROLL
+  for (int r = 0; r < Simd::kKeyTile; ++r) {
+    FOVEA_UNROLL
+    for (int v = 0; v < NV; ++v) Simd::store(score + (r * NV + v) * L, acc[r][v]);
+  }
+}
+
+// Few rows would leave most lanes empty; here the dims are in the lanes. rows: [row][padded_dim(dim_k)], zero behind dim_k.
+// Fills score[key][lane] for keys [0, keys), lanes behind the last row repeating it.
+template <class Simd>
+constexpr int64_t padded_dim(int64_t dim_k) {
+  return (dim_k + Simd::kLanes - 1) / Simd::kLanes * Simd::kLanes;
+}
+template <class Simd>
+__attribute__((noinline)) void score_tile_by_dims(const float *k, int64_t k_stride, int64_t keys, const float *rows, int64_t row_count,
+                                                  int64_t dim_k, float *score) {
+  constexpr int L = Simd::kLanes;
+  const int64_t whole = dim_k / L * L;
+  const auto tail = Simd::tail(static_cast<int>(dim_k - whole));
+  for (int64_t r = 0; r < row_count; ++r) {
+    const float *q = rows + r * padded_dim<Simd>(dim_k);
+    typename Simd::Vector acc[kKeyTile];
+    FOVEA_UNROLL
+    for (int j = 0; j < kKeyTile; ++j) acc[j] = Simd::set1(0.0f);
+    // A tile that is not full reads its last key again.
+    const float *key[kKeyTile];
+    for (int64_t j = 0; j < kKeyTile; ++j) key[j] = k + (j < keys ? j : keys - 1) * k_stride;
+    for (int64_t d = 0; d < whole; d += L) {
+      const auto x = Simd::load(q + d);
+      FOVEA_UNROLL
+      for (int j = 0; j < kKeyTile; ++j) acc[j] = Simd::fma(x, Simd::load(key[j] + d), acc[j]);
+    }
+    if (whole < dim_k) {
+      const auto x = Simd::load(q + whole);
+      FOVEA_UNROLL
+      for (int j = 0; j < kKeyTile; ++j) acc[j] = Simd::fma(x, Simd::load_tail(key[j] + whole, tail), acc[j]);
+    }
+    for (int j = 0; j < kKeyTile; ++j) {
+      const float sum = Simd::sum(acc[j]);
+      for (int64_t lane = r; lane < (r + 1 == row_count ? L : r + 1); ++lane) score[j * L + lane] = sum;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fovea::FOVEA_LEVEL

@@ -1,0 +1,54 @@
+// AVX2, FMA, F16C.
+#define FOVEA_LEVEL avx2
+#define FOVEA_XSIMD_ARCH ::xsimd::fma3<::xsimd::avx2>
+#define xsimd fovea_xsimd_avx2
+#include <xsimd/xsimd.hpp>
+
+#include "kernels/generic/forward.inl.h"
+#include "kernels/x86/columns.inl.h"
+
+namespace fovea::avx2 {
+namespace {
+
+struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
+  // 12 accumulators, 3 query vectors and a broadcast fill the 16 registers.
+  static constexpr int kPanelVectors = 3, kKeyTile = 4;
+  static constexpr int kValueVectors = 2;
+  static constexpr int value_rows(int) { return 6; }
+
+  static FOVEA_INLINE Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
+  static FOVEA_INLINE float sum(Vector a) {
+    const __m128 half = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 quarter = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(quarter, _mm_movehdup_ps(quarter)));
+  }
+  static FOVEA_INLINE bool all_finite(Vector a) {
+    const __m256 zero = _mm256_sub_ps(a, a);  // NaN for NaN and infinities
+    return _mm256_movemask_ps(_mm256_cmp_ps(zero, zero, _CMP_UNORD_Q)) == 0;
+  }
+  // The operand that may be NaN comes second: MINPS and MAXPS return it then.
+  static FOVEA_INLINE Vector clamp(Vector t, float low, float high) {
+    return _mm256_min_ps(_mm256_set1_ps(high), _mm256_max_ps(_mm256_set1_ps(low), t));
+  }
+  static FOVEA_INLINE Vector exponent_bits(Vector biased) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(biased), 23));
+  }
+  static FOVEA_INLINE Vector exp2(Vector t) { return exp2_by_exponent_bits<Simd>(t); }
+
+  static FOVEA_INLINE void load_columns(const float *const *row, int64_t d, Vector (&x)[kColumns]) { load_columns_256(row, d, x); }
+
+  using Tail = __m256i;
+  static FOVEA_INLINE Tail tail(int n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  }
+  static FOVEA_INLINE Vector load_tail(const float *p, Tail n) { return _mm256_maskload_ps(p, n); }
+  static FOVEA_INLINE void store_tail(float *p, Vector v, Tail n) { _mm256_maskstore_ps(p, n, v); }
+};
+
+}  // namespace
+}  // namespace fovea::avx2
+
+namespace fovea {
+extern const ForwardKernel kernel_avx2_prefill_f32;
+const ForwardKernel kernel_avx2_prefill_f32 = avx2::make_forward_kernel<avx2::Simd, 16>("avx2/prefill/f32");
+}  // namespace fovea

@@ -1,0 +1,45 @@
+// AVX-512 F, BW, DQ, VL, CD.
+#define FOVEA_LEVEL avx512
+#define FOVEA_XSIMD_ARCH ::xsimd::avx512bw
+#define xsimd fovea_xsimd_avx512
+#include <xsimd/xsimd.hpp>
+
+#include "kernels/generic/forward.inl.h"
+#include "kernels/x86/columns.inl.h"
+
+namespace fovea::avx512 {
+namespace {
+
+struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
+  // 24 accumulators, 3 query vectors and a broadcast fill the 32 registers; 8 x 3 loads 11 vectors for 24 multiply-adds.
+  static constexpr int kPanelVectors = 3, kKeyTile = 8;
+  static constexpr int kValueVectors = 4;
+  static constexpr int value_rows(int vectors) { return vectors == 4 ? 6 : vectors == 3 ? 8 : 12; }
+
+  // xsimd 8.1 multiplies and adds here.
+  static FOVEA_INLINE Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
+  static FOVEA_INLINE float sum(Vector a) { return _mm512_reduce_add_ps(a); }
+  static FOVEA_INLINE bool all_finite(Vector a) {
+    return _mm512_fpclass_ps_mask(a, 0x99) == 0;  // quiet and signalling NaN, both infinities
+  }
+  // VREDUCEPS leaves t - floor(t), VSCALEFPS multiplies by 2^floor(t) and knows every special case.
+  static FOVEA_INLINE Vector exp2(Vector t) {
+    const Vector f = _mm512_reduce_ps(t, 0x09);
+    return _mm512_scalef_ps(exp2_polynomial<Simd>(f, kExp2Unit), t);
+  }
+
+  static FOVEA_INLINE void load_columns(const float *const *row, int64_t d, Vector (&x)[kColumns]) { load_columns_512(row, d, x); }
+
+  using Tail = __mmask16;
+  static FOVEA_INLINE Tail tail(int n) { return static_cast<Tail>((1u << n) - 1); }
+  static FOVEA_INLINE Vector load_tail(const float *p, Tail n) { return _mm512_maskz_loadu_ps(n, p); }
+  static FOVEA_INLINE void store_tail(float *p, Vector v, Tail n) { _mm512_mask_storeu_ps(p, n, v); }
+};
+
+}  // namespace
+}  // namespace fovea::avx512
+
+namespace fovea {
+extern const ForwardKernel kernel_avx512_prefill_f32;
+const ForwardKernel kernel_avx512_prefill_f32 = avx512::make_forward_kernel<avx512::Simd, 8>("avx512/prefill/f32");
+}  // namespace fovea

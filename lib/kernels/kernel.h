@@ -1,0 +1,68 @@
+// The contract between plan and kernels: everything that crosses the boundary of an instruction set, and nothing else does.
+// PODs and pointers to functions only, no code: this header is compiled into the objects of every level.
+#pragma once
+#include <cstdint>
+
+#include "core/problem.h"
+
+namespace fovea {
+
+// How a row's keys are summed: a function of the row's own key count alone, so that its bits depend on nothing else. Each chunk
+// has its own reference maximum; chunks are folded left in index order, whoever computed them.
+constexpr int64_t kBlockKeys = 256;  // keys scored and multiplied at a time; a chunk is a whole number of blocks
+constexpr int64_t kMaxChunks = 64;
+constexpr int64_t kKeyTile = 8;  // keys of a tile of scores: the reference maximum and the order of sums are defined by it
+
+// Rows of a task are the queries of one key-value head, query by query, the heads of its group beside each other:
+// row = query * group + head within the group.
+struct RowRange {
+  int64_t batch, head_kv;
+  int64_t row_begin, row_end;
+  int64_t kv_len;  // keys of this batch entry
+};
+
+// What one chunk of keys contributes to one row: the maximum that was subtracted (log2 units; -inf: no key permitted), the sum of
+// exponentials, and the sum of exponentials times values. Laid out for rows of a range: max[row], sum[row], value[row][dim_v].
+struct Partial {
+  float *max, *sum, *value;
+};
+
+// One task of the forward pass.
+struct ForwardTask {
+  const Problem *problem;
+  RowRange rows;
+  bool keys_are_cold;               // fetch blocks of keys ahead of their use
+  const RowRange *next;             // the rows that come next and are to be fetched; null: none
+  int64_t chunk_keys;               // keys of a chunk, the last one shorter
+  int64_t chunk_begin, chunk_end;   // which chunks this task sums
+  const Partial *partials;          // one per chunk of the task: stored there. Null: the task owns its rows, folds and writes them
+  void *scratch;                    // of this worker, 64-byte aligned, as many bytes as the kernel's scratch function says
+};
+
+// Folds the stored partials of all chunks of a range and writes its rows.
+struct MergeTask {
+  const Problem *problem;
+  RowRange rows;
+  int64_t chunks, chunk_keys;
+  const Partial *partials;  // one per chunk
+  void *scratch;
+};
+
+// How a kernel wants its rows: what plan needs to know of it.
+struct KernelShape {
+  int32_t panel_rows;    // rows scored together
+  int32_t row_unit;      // a panel is a whole number of these
+  int32_t key_tile;      // keys scored together; divides kKeyTile
+  int32_t group_panels;  // most panels in a task: they share each block of keys while it is in cache
+};
+
+// One kernel of one level. All of its functions are pure but for what their task points to.
+struct ForwardKernel {
+  const char *name;  // "avx512/prefill/f32/48x8"
+  KernelShape shape;
+  int64_t (*scratch_bytes)(const Problem *problem, int64_t rows);  // for a task of at most so many rows
+  void (*forward)(const ForwardTask *task);
+  void (*merge)(const MergeTask *task);
+};
+
+}  // namespace fovea

@@ -1,0 +1,73 @@
+#include "plan/plan.h"
+
+namespace fovea {
+namespace {
+
+constexpr int64_t kAlignment = 64;  // a cache line: no two workers write to the same one
+
+// Queries and outputs of a task are used again for every block of keys, and shall stay in a second-level cache of 1 MiB or more beside
+// the block: 256 keys of K and V.
+constexpr int64_t kTaskBytes = 768 << 10;
+
+// Enough tasks that the last one to end leaves the others idle for little, and that work of unequal length evens out.
+constexpr int64_t kTasksPerWorker = 4;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
+
+// Rows of a task: as many panels as share a block of keys well, fewer where that would leave workers without tasks.
+int64_t choose_rows_per_block(const Problem &problem, const KernelShape &shape, int64_t heads, int32_t workers) {
+  const int64_t rows = problem.seq_q * problem.group;
+  const int64_t row_bytes = (problem.dim_k + problem.dim_v) * static_cast<int64_t>(sizeof(float));
+  const int64_t in_cache = clamp(kTaskBytes / (shape.panel_rows * (row_bytes + 1)), 1, shape.group_panels);
+  const int64_t wanted_blocks = workers == 1 ? 1 : ceil_div(kTasksPerWorker * workers, heads);
+  const int64_t panels = clamp(ceil_div(rows, shape.panel_rows) / wanted_blocks, 1, in_cache);
+  const int64_t blocks = ceil_div(rows, panels * shape.panel_rows);
+  return round_up(ceil_div(rows, blocks), shape.row_unit);
+}
+
+// Stored partials together with scratch shall stay within 8 MiB a worker for dims up to 256, scratch being under 2 MiB. Where they do
+// not fit, there are rows enough to keep the workers busy without splitting keys.
+int64_t partial_budget(const Problem &problem, int32_t workers) {
+  return (int64_t{6} << 20) * workers * clamp(ceil_div(problem.dim_v, 256), 1, INT64_MAX);
+}
+
+// Inputs beyond a core's share of a last-level cache come from memory, a head at a time.
+constexpr int64_t kCachedBytes = 8 << 20;
+
+}  // namespace
+
+int64_t chunk_keys(int64_t kv_len) { return kBlockKeys * clamp(ceil_div(kv_len, kBlockKeys * kMaxChunks), 1, INT64_MAX); }
+
+Plan make_plan(const Problem &problem, const ForwardKernel &kernel, int32_t workers) {
+  Plan plan = {};
+  const int64_t heads = problem.batch * problem.heads_kv, rows = problem.seq_q * problem.group;
+  if (heads == 0 || rows == 0) return plan;
+
+  plan.rows_per_block = choose_rows_per_block(problem, kernel.shape, heads, workers);
+  plan.row_blocks = ceil_div(rows, plan.rows_per_block);
+  plan.blocks = heads * plan.row_blocks;
+  plan.chunk_keys = chunk_keys(problem.seq_kv);
+  plan.chunks = ceil_div(problem.seq_kv, plan.chunk_keys);
+  plan.splits = 1;
+  const int64_t partial_bytes =
+      round_up(plan.blocks * plan.chunks * plan.rows_per_block * (problem.dim_v + 2) * static_cast<int64_t>(sizeof(float)), kAlignment);
+  if (workers > 1 && plan.chunks > 1 && plan.blocks < kTasksPerWorker * workers && partial_bytes <= partial_budget(problem, workers))
+    plan.splits = clamp(ceil_div(kTasksPerWorker * workers, plan.blocks), 1, plan.chunks);
+  plan.tasks = plan.blocks * plan.splits;
+
+  const int64_t keys_bytes = heads * problem.seq_kv * (problem.dim_k + problem.dim_v) * static_cast<int64_t>(sizeof(float));
+  const int64_t query_bytes = heads * rows * problem.dim_k * static_cast<int64_t>(sizeof(float));
+  plan.fetch_ahead = keys_bytes + query_bytes > kCachedBytes;
+
+  plan.scratch_bytes = round_up(kernel.scratch_bytes(&problem, plan.rows_per_block), kAlignment);
+  if (plan.splits > 1) {
+    plan.partial_bytes = partial_bytes;
+    plan.counter_bytes = round_up(plan.blocks * static_cast<int64_t>(sizeof(int64_t)), kAlignment);
+  }
+  plan.workspace_bytes = plan.scratch_bytes * workers + plan.partial_bytes + plan.counter_bytes + kAlignment - 1;
+  return plan;
+}
+
+}  // namespace fovea
