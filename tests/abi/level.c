@@ -1,0 +1,28 @@
+/* Prints the usable levels; with an argument, fails unless a call computed right and the level that it chose is the one named. */
+#include <stdio.h>
+#include <string.h>
+
+#include "fovea/fovea.h"
+
+int main(int argc, char **argv) {
+  fovea_isa levels[16];
+  const int32_t count = fovea_isa_list(levels, 16, 1);
+  for (int32_t i = 0; i < count; i++) printf("%s\n", fovea_isa_name(levels[i]));
+  if (argc == 1) return 0;
+
+  /* Keys of 0 weigh the same: the output is the mean of 1, 2 and 6. */
+  float q[1] = {5}, k[3] = {0, 0, 0}, v[3] = {1, 2, 6}, out[1] = {0};
+  fovea_context *context;
+  fovea_params p;
+  fovea_params_init(&p, sizeof p, 1, 1, 1, 1, 3, 1, 1);
+  p.q.data = q, p.k.data = k, p.v.data = v, p.out.data = out;
+  if (fovea_context_create(NULL, &context) || fovea_forward(context, &p, NULL, 0)) {
+    puts(fovea_last_error());
+    return 1;
+  }
+  const char *chosen = fovea_isa_name(fovea_context_isa(context));
+  printf("chosen: %s, out: %g\n", chosen, out[0]);
+  const int right = out[0] == 3 && strcmp(chosen, argv[1]) == 0;
+  fovea_context_destroy(context);
+  return right ? 0 : 1;
+}

@@ -1,0 +1,164 @@
+// Same call, same bits; and a row's bits depend on neither threads, executor, batch nor other heads. Everything here is compared bit
+// for bit. Input elements of a problem line depend on their coordinates alone, so that a head of a large call is the same head as
+// that of a small one.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "support/call.h"
+#include "support/levels.h"
+
+namespace fovea::testing {
+namespace {
+
+using reference::ProblemData;
+using reference::ProblemLine;
+
+struct Bits {
+  std::vector<float> out, lse, weights;
+  bool operator==(const Bits &other) const {
+    return same_bits(out, other.out) && same_bits(lse, other.lse) && same_bits(weights, other.weights);
+  }
+};
+
+Bits bits_of(const ProblemLine &line) {
+  std::string error;
+  const reference::ContextPtr context = reference::make_context(line, &error);
+  EXPECT_TRUE(context) << error;
+  if (!context) return {};
+  EXPECT_STREQ(fovea_isa_name(fovea_context_isa(context.get())), line.isa.c_str());
+  const ProblemData data(line);
+  EXPECT_EQ(reference::run_guarded(context.get(), data.params), "") << reference::format(line);
+  return {data.dense_out(), data.dense_lse(), data.dense_weights()};
+}
+
+// The heads [0, heads) of batch entry 0 of a dense result of so many values a head.
+std::vector<float> first_heads(const std::vector<float> &values, int64_t heads, int64_t values_per_head) {
+  return {values.begin(), values.begin() + heads * values_per_head};
+}
+
+Bits first_heads(const Bits &bits, int64_t heads, const ProblemLine &line) {
+  return {first_heads(bits.out, heads, line.seq_q * line.dim_v), first_heads(bits.lse, heads, line.seq_q),
+          first_heads(bits.weights, heads, line.weights ? line.seq_q * line.seq_kv : 0)};
+}
+
+// Shapes that give each task rows of its own, and shapes with too few rows for the threads, so that tasks share a row's keys.
+const char *const kShapes[] = {
+    "hq=3 hkv=3 sq=50 skv=77 dk=16 dv=24 weights=1",
+    "hq=8 hkv=2 sq=200 skv=300 dk=64 dv=64 causal=br weights=1",
+    "hq=71 hkv=1 sq=5 skv=260 dk=40 dv=33",
+    "sq=300 skv=900 dk=32 dv=15 causal=tl dist=outlier",
+    "sq=97 skv=1500 dk=65 dv=1 causal=br dist=outlier v=strided",
+    "sq=1 skv=600 dk=64 dv=64 weights=1",
+    "sq=1 skv=600 dk=64 dv=64 dist=outlier out=strided",
+    "sq=3 skv=4096 dk=128 dv=128 causal=br dist=outlier",
+    "hq=4 hkv=1 sq=1 skv=4097 dk=80 dv=96",
+    "hq=7 hkv=1 sq=2 skv=16385 dk=16 dv=31 causal=tl",
+    "sq=5 skv=33000 dk=8 dv=8 dist=outlier",
+    "sq=1 skv=70000 dk=33 dv=7 out=padded",
+};
+
+class InvarianceTest : public LevelTest {
+ protected:
+  ProblemLine parsed(const char *text) const {
+    ProblemLine line;
+    EXPECT_EQ(reference::parse(text + std::string(" lse=1 exec=serial isa=") + level(), &line), "");
+    return line;
+  }
+};
+FOVEA_TEST_EVERY_LEVEL(InvarianceTest);
+
+TEST_P(InvarianceTest, SameCallSameBits) {
+  for (const char *shape : kShapes) {
+    ProblemLine line = parsed(shape);
+    EXPECT_TRUE(bits_of(line) == bits_of(line)) << shape;
+    line.exec = "omp";
+    line.threads = 3;
+    const Bits first = bits_of(line);
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(first == bits_of(line)) << shape;
+  }
+}
+
+TEST_P(InvarianceTest, BitsDependOnNeitherThreadsNorExecutor) {
+  for (const char *shape : kShapes) {
+    ProblemLine line = parsed(shape);
+    const Bits serial = bits_of(line);
+    for (const char *exec : {"omp", "pool"}) {
+      for (const int32_t threads : {1, 2, 3, 7}) {
+        line.exec = exec;
+        line.threads = threads;
+        EXPECT_TRUE(serial == bits_of(line)) << reference::format(line);
+      }
+    }
+  }
+}
+
+TEST_P(InvarianceTest, BitsDependOnNeitherBatchNorOtherHeads) {
+  for (const char *shape : kShapes) {
+    const ProblemLine alone = parsed(shape);
+    const Bits expected = bits_of(alone);
+    const int64_t others[][2] = {{2, 1}, {1, 5}, {8, 1}, {3, 2}, {32, 1}};
+    for (const auto &[batch, heads] : others) {
+      if (batch * heads * alone.heads_kv * alone.seq_kv * (alone.dim_k + alone.dim_v) > 4000000)
+        continue;  // enough is seen in the others
+      ProblemLine line = alone;
+      line.batch = batch;
+      line.heads_kv *= heads;
+      line.heads_q *= heads;
+      line.exec = "pool";
+      for (const int32_t threads : {1, 3}) {
+        line.threads = threads;
+        EXPECT_TRUE(expected == first_heads(bits_of(line), alone.heads_q, line)) << reference::format(line);
+      }
+    }
+  }
+}
+
+// What the rows of a panel have in common must not reach another row: not even that one of them is done again because its scores
+// went out of range, or holds a NaN.
+TEST_P(InvarianceTest, BitsDependOnNoOtherQuery) {
+  const reference::ContextPtr context = this->context(2);
+  for (const int64_t keys : {40, 300, 1100}) {
+    Call call({1, 1, 1, 100, keys, 16, 8});
+    call.fill_random(7);
+    ASSERT_EQ(call.run(context.get()), FOVEA_OK);
+    const std::vector<float> out = call.out, lse = call.lse, weights = call.weights;
+    for (const float outlier : {1e4f, -1e4f, __builtin_nanf(""), __builtin_inff()}) {
+      Call other({1, 1, 1, 100, keys, 16, 8});
+      other.fill_random(7);
+      for (int64_t i = 0; i < 100; i += 3) other.q_at(0, 0, i, i % 16) = outlier;
+      ASSERT_EQ(other.run(context.get()), FOVEA_OK);
+      for (int64_t i = 0; i < 100; ++i) {
+        if (i % 3 == 0) continue;
+        EXPECT_EQ(std::memcmp(&other.out_at(0, 0, i, 0), &out[size_t(i * 8)], 8 * sizeof(float)), 0)
+            << "row " << i << " beside " << outlier;
+        EXPECT_EQ(std::memcmp(&other.lse_at(0, 0, i), &lse[size_t(i)], sizeof(float)), 0) << "row " << i << " beside " << outlier;
+        EXPECT_EQ(std::memcmp(&other.weight_at(0, 0, i, 0), &weights[size_t(i * keys)], size_t(keys) * sizeof(float)), 0)
+            << "row " << i;
+      }
+    }
+  }
+}
+
+TEST_P(InvarianceTest, BitsDependOnNoLayout) {
+  for (const char *shape :
+       {"hq=4 hkv=2 sq=37 skv=300 dk=33 dv=40 weights=1", "hq=2 hkv=2 sq=2 skv=4100 dk=64 dv=17 causal=br dist=outlier"}) {
+    ProblemLine line = parsed(shape);
+    line.batch = 2;
+    line.threads = 2;
+    line.exec = "pool";
+    const Bits dense = bits_of(line);
+    for (const char *q : {"bhsd", "bhds", "padded", "strided"})
+      for (const char *k : {"bhsd", "bshd", "strided"})
+        for (const char *v : {"bhsd", "bhds", "padded"}) {
+          line.layout_q = q;
+          line.layout_k = k;
+          line.layout_v = v;
+          line.layout_out = q;
+          EXPECT_TRUE(dense == bits_of(line)) << reference::format(line);
+        }
+  }
+}
+
+}  // namespace
+}  // namespace fovea::testing

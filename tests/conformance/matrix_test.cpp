@@ -1,0 +1,218 @@
+// Every kernel of every level within the error bound, between guard pages, over the matrix of sizes, dims, groups, layouts, causal
+// corners and workers. The quick tier runs a covering array: every pair of values of any two factors, and every triple of the factors
+// that have few values. The long tier (FOVEA_TEST_LONG=1) runs more of them, and longer sequences.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "conformance/covering_array.h"
+#include "dispatch/dispatch.h"
+#include "plan/plan.h"
+#include "support/levels.h"
+
+namespace fovea::testing {
+namespace {
+
+using reference::ProblemLine;
+
+const std::vector<int64_t> kDims = {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 63, 64, 65, 80, 96, 128, 192, 256, 576};
+const std::vector<int64_t> kGroups = {1, 2, 3, 4, 7, 8, 71};
+const std::vector<int64_t> kFewAndPrimes = {1, 2, 3, 4, 5, 6, 13, 31, 97, 173};
+
+std::vector<int64_t> around(const std::set<int64_t> &edges, const std::vector<int64_t> &others, int64_t most) {
+  std::set<int64_t> sizes(others.begin(), others.end());
+  for (const int64_t edge : edges)
+    for (int64_t size = edge - 1; size <= edge + 1; ++size)
+      if (size >= 1 && size <= most) sizes.insert(size);
+  return {sizes.begin(), sizes.end()};
+}
+
+// Queries around one panel, two, and all the panels of a task, of every registered kernel.
+std::vector<int64_t> query_sizes(int64_t most) {
+  const KernelEntry *entries = nullptr;
+  const int32_t count = kernel_entries(&entries);
+  std::set<int64_t> edges;
+  for (int32_t i = 0; i < count; ++i) {
+    const KernelShape &shape = entries[i].kernel->shape;
+    for (const int64_t panels : {1, 2, int(shape.group_panels)}) edges.insert(panels * shape.panel_rows);
+  }
+  return around(edges, kFewAndPrimes, most);
+}
+
+// Keys around one tile, two, a block and a chunk.
+std::vector<int64_t> key_sizes(int64_t most) {
+  const KernelEntry *entries = nullptr;
+  const int32_t count = kernel_entries(&entries);
+  std::set<int64_t> edges = {kKeyTile, 2 * kKeyTile, kBlockKeys, 2 * kBlockKeys, 5 * kBlockKeys};
+  for (int32_t i = 0; i < count; ++i) edges.insert(entries[i].kernel->shape.key_tile);
+  return around(edges, kFewAndPrimes, most);
+}
+
+enum Factor {
+  kSeqQ,
+  kSeqKv,
+  kDimK,
+  kDimV,
+  kGroup,
+  kHeadsKv,
+  kBatch,
+  kCausal,
+  kLayoutQ,
+  kLayoutK,
+  kLayoutV,
+  kLayoutOut,
+  kWorkers,
+  kOutputs,
+  kDistribution,
+  kScale,
+  kFactors
+};
+
+struct Workers {
+  const char *exec;
+  int32_t threads;
+};
+
+struct Matrix {
+  std::vector<int64_t> seq_q, seq_kv;
+  std::vector<int64_t> heads_kv = {1, 3}, batch = {1, 2};
+  std::vector<std::string> causal = {"none", "tl", "br"};
+  std::vector<std::string> inputs = {"bhsd", "bshd", "bhds", "padded", "strided", "broadcast"};
+  std::vector<std::string> outputs = {"bhsd", "bshd", "bhds", "padded", "strided"};
+  std::vector<Workers> workers = {{"serial", 1}, {"omp", 1},  {"omp", 2},  {"omp", 3},
+                                  {"omp", 7},    {"pool", 2}, {"pool", 3}, {"pool", 7}};
+  std::vector<std::string> distributions = {"normal", "outlier", "uniform"};
+  std::vector<float> scales = {0, -0.3f, 1.7f};  // 0: the default
+
+  Matrix(int64_t most_queries, int64_t most_keys) : seq_q(query_sizes(most_queries)), seq_kv(key_sizes(most_keys)) {}
+
+  std::vector<size_t> levels() const {
+    return {seq_q.size(),   seq_kv.size(),        kDims.size(),         kDims.size(),  kGroups.size(), heads_kv.size(),
+            batch.size(),   causal.size(),        inputs.size(),        inputs.size(), inputs.size(),  outputs.size(),
+            workers.size(), 4 /* lse, weights */, distributions.size(), scales.size()};
+  }
+
+  ProblemLine line(const Row &row, uint64_t seed) const {
+    ProblemLine l;
+    l.seq_q = seq_q[row[kSeqQ]];
+    l.seq_kv = seq_kv[row[kSeqKv]];
+    l.dim_k = kDims[row[kDimK]];
+    l.dim_v = kDims[row[kDimV]];
+    l.heads_kv = heads_kv[row[kHeadsKv]];
+    l.heads_q = l.heads_kv * kGroups[row[kGroup]];
+    l.batch = batch[row[kBatch]];
+    l.causal = causal[row[kCausal]];
+    l.layout_q = inputs[row[kLayoutQ]];
+    l.layout_k = inputs[row[kLayoutK]];
+    l.layout_v = inputs[row[kLayoutV]];
+    l.layout_out = outputs[row[kLayoutOut]];
+    l.exec = workers[row[kWorkers]].exec;
+    l.threads = workers[row[kWorkers]].threads;
+    l.lse = row[kOutputs] & 1;
+    l.weights = row[kOutputs] & 2;
+    l.dist = distributions[row[kDistribution]];
+    l.scale = scales[row[kScale]];
+    l.scale_set = l.scale != 0;
+    l.seed = seed;
+    // Long rows of many heads are about their heads: one key-value head and one batch entry, not gigabytes of weights.
+    constexpr int64_t kMostScores = 20'000'000;
+    if (l.batch * l.heads_q * l.seq_q * l.seq_kv > kMostScores) {
+      l.heads_q /= l.heads_kv;
+      l.heads_kv = l.batch = 1;
+    }
+    return l;
+  }
+};
+
+std::vector<FactorSet> interactions() {
+  FactorSet factors;
+  for (size_t f = 0; f < kFactors; ++f) factors.push_back(f);
+  std::vector<FactorSet> sets = all_pairs(factors);
+  const std::vector<FactorSet> triples =
+      all_triples({kCausal, kLayoutQ, kLayoutK, kLayoutV, kLayoutOut, kOutputs, kDistribution});
+  sets.insert(sets.end(), triples.begin(), triples.end());
+  return sets;
+}
+
+void expect_right_on_every_level(ProblemLine line, double most_steps) {
+  const reference::LineReference reference = reference::line_reference(line, most_steps);
+  const std::vector<fovea_isa> levels = usable_levels();
+  ASSERT_FALSE(levels.empty());
+  for (const fovea_isa level : levels) {
+    line.isa = fovea_isa_name(level);
+    expect_right(line, reference);
+  }
+}
+
+constexpr double kQuickSteps = 1e7;  // of the oracle for one line: some 10 ms
+
+// Level by level, so that a level which cannot run here is a skip that is counted and may be made a failure.
+class LevelIsTested : public LevelTest {};
+FOVEA_TEST_EVERY_LEVEL(LevelIsTested);
+TEST_P(LevelIsTested, RunsWhereItIsUsable) { expect_right("hq=6 hkv=2 sq=50 skv=300 dk=64 dv=80 lse=1 weights=1", level()); }
+
+TEST(RequiredLevelsTest, HaveKernels) {
+  for (const std::string &required : required_levels()) {
+    bool registered = false;
+    for (const fovea_isa level : registered_levels()) registered |= required == fovea_isa_name(level);
+    EXPECT_TRUE(registered) << required << ", which FOVEA_REQUIRE_ISA names, has no kernel";
+  }
+}
+
+constexpr int kParts = 16;
+class MatrixTest : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Part, MatrixTest, ::testing::Range(0, kParts));
+
+void run_part(const Matrix &matrix, uint64_t seed, double most_steps) {
+  const std::vector<Row> rows = covering_array(matrix.levels(), interactions(), seed);
+  ASSERT_EQ(uncovered(matrix.levels(), interactions(), rows), 0u);
+  for (size_t r = size_t(MatrixTest::GetParam()); r < rows.size(); r += kParts)
+    expect_right_on_every_level(matrix.line(rows[r], seed << 32 | r), most_steps);
+}
+
+TEST_P(MatrixTest, EveryPairIsWithinTheBound) {
+  run_part(Matrix(400, 600), 1, kQuickSteps);
+  if (!long_tier()) return;
+  for (uint64_t seed = 2; seed < 6; ++seed) run_part(Matrix(500, 1500), seed, 1e8);
+}
+
+// Self-attention whose q, k and v are parts of one allocation, grouped heads included.
+TEST(PackedTest, PartsOfOneAllocation) {
+  for (const int64_t dim : kDims) {
+    ProblemLine line;
+    line.layout_q = line.layout_k = line.layout_v = "packed";
+    line.layout_out = "bshd";
+    line.batch = 2;
+    line.heads_kv = 2;
+    line.heads_q = dim % 2 ? 2 : 6;
+    line.seq_q = line.seq_kv = 33 + dim % 31;
+    line.dim_k = line.dim_v = dim;
+    line.causal = dim % 2 ? "br" : "none";
+    line.lse = true;
+    expect_right_on_every_level(line, kQuickSteps);
+  }
+}
+
+// Around the lengths where the number of keys of a chunk changes, and where tasks share a row's keys.
+TEST(ChunkTest, EdgesOfChunks) {
+  std::set<int64_t> edges = {3 * kBlockKeys, kBlockKeys * kMaxChunks, 2 * kBlockKeys * kMaxChunks};
+  for (const int64_t keys : around(edges, {70001}, INT64_MAX)) {
+    ProblemLine line;
+    line.seq_q = keys % 3 + 1;
+    line.seq_kv = keys;
+    line.dim_k = 9;
+    line.dim_v = 17;
+    line.lse = true;
+    line.causal = "br";
+    line.dist = keys % 2 ? "outlier" : "normal";
+    for (const int32_t threads : {1, 3}) {
+      line.threads = threads;
+      expect_right_on_every_level(line, 1e9);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fovea::testing

@@ -1,0 +1,52 @@
+// Errors against the float64 oracle, for scores from flat to extremely peaked.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "support/levels.h"
+
+namespace fovea::testing {
+namespace {
+
+class AccuracyTest : public LevelTest {};
+FOVEA_TEST_EVERY_LEVEL(AccuracyTest);
+
+TEST_P(AccuracyTest, FlatAndPeakedScores) {
+  for (const char *gain : {"1", "3", "5", "10"}) {
+    for (const char *sizes : {"sq=256 skv=256 dk=64 dv=64", "sq=64 skv=1024 dk=128 dv=128", "sq=24 skv=4096 dk=64 dv=64"})
+      expect_right(std::string(sizes) + " hq=2 hkv=2 lse=1 weights=1 gain=" + gain, level());
+  }
+  expect_right("hq=16 hkv=16 sq=240 skv=240 dk=128 dv=128 gain=10 lse=1", level());
+}
+
+// Values that are all alike round alike: errors of a long sum add up instead of cancelling.
+TEST_P(AccuracyTest, SumsOfEqualTerms) {
+  for (const char *gain : {"1.1", "0.1", "0.7", "3e+30"})
+    for (const char *keys : {"64", "256", "1000", "4096", "33000"})
+      expect_right(std::string("sq=9 dv=17 scale=0 dist=ones lse=1 weights=1 gain=") + gain + " skv=" + keys, level());
+}
+
+// Ordinary inputs: a few 1e-6 of the largest value, and the mean of all errors next to nothing.
+TEST_P(AccuracyTest, OrdinaryInputsInPlainNumbers) {
+  for (const char *sizes : {"hq=2 hkv=2 sq=256 skv=256 dk=64 dv=64", "hq=2 hkv=2 sq=64 skv=4096 dk=128 dv=128"}) {
+    reference::ProblemLine line;
+    ASSERT_EQ(reference::parse(std::string(sizes) + " isa=" + level(), &line), "");
+    const auto context = this->context();
+    const reference::ProblemData data(line);
+    ASSERT_EQ(reference::run_guarded(context.get(), data.params), "");
+    const reference::Expected expected = reference::attention(data.params);
+    const std::vector<float> out = data.dense_out();
+    double worst = 0, sum = 0;
+    for (size_t i = 0; i < out.size(); ++i) {
+      const double error = double(out[i]) - expected.out[i];
+      worst = std::max(worst, std::fabs(error));
+      sum += error;
+    }
+    EXPECT_LT(worst, 2e-6) << sizes;
+    EXPECT_LT(std::fabs(sum / double(out.size())), 5e-9) << sizes;
+  }
+}
+
+}  // namespace
+}  // namespace fovea::testing

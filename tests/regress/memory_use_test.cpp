@@ -1,0 +1,126 @@
+// Memory and stack: nothing grows with the square of the lengths, nothing needs a large stack.
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/resource.h>
+
+#include <cmath>
+#include <functional>
+
+#include "reference/thread_pool.h"
+#include "support/call.h"
+#include "support/levels.h"
+
+namespace fovea::testing {
+namespace {
+
+// The memory and stack that sanitizers use drown ours.
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || __has_feature(address_sanitizer) || \
+    __has_feature(thread_sanitizer)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+class MemoryUseTest : public LevelTest {};
+FOVEA_TEST_EVERY_LEVEL(MemoryUseTest);
+
+constexpr size_t kMostWorkspace = size_t{8} << 20;  // a thread, for dims up to 256: what the header promises
+
+TEST_P(MemoryUseTest, WorkspaceIsBoundedWhateverTheLengths) {
+  for (const int32_t threads : {1, 2, 3, 7, 64}) {
+    const auto context = this->context(threads);
+    for (const int64_t queries : {1, 5, 300, 32768, 1 << 22}) {
+      for (const int64_t keys : {1, 600, 32768, 1 << 24}) {
+        for (const int64_t heads : {1, 8, 71}) {
+          fovea_params params;
+          ASSERT_EQ(fovea_params_init(&params, sizeof params, 1, heads, 1, queries, keys, 256, 256), FOVEA_OK);
+          for (const bool strided : {false, true}) {
+            if (strided) {  // worst case: nothing can be read or written where it lies
+              for (fovea_tensor *t : {&params.q, &params.k, &params.v, &params.out})
+                for (int64_t &stride : t->stride) stride *= 2;
+            }
+            size_t bytes = 0;
+            ASSERT_EQ(fovea_workspace_size(context.get(), &params, &bytes), FOVEA_OK) << fovea_last_error();
+            EXPECT_LE(bytes, kMostWorkspace * size_t(threads))
+                << heads << " heads, " << queries << "x" << keys << ", threads " << threads;
+          }
+        }
+      }
+    }
+  }
+}
+
+long peak_kilobytes() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss;
+}
+
+// A score matrix of this size would be 4 GiB. Causal and of few queries a task, so that the test takes a second.
+TEST_P(MemoryUseTest, PeakOfALongCall) {
+  if (kSanitized) GTEST_SKIP() << "not meaningful under a sanitizer";
+  constexpr int64_t kLength = 32768;
+  const auto context = this->context(2);
+  Call call({1, 1, 1, 1, kLength, 8, 8});
+  call.fill_random(22);
+  std::vector<float> out(size_t(kLength * 8)), lse(static_cast<size_t>(kLength));
+  call.params.seq_q = kLength;  // every query is the same one
+  call.params.q.stride[2] = 0;
+  call.params.out.data = out.data();
+  call.params.lse = lse.data();
+  call.params.weights.data = nullptr;
+  const long before = peak_kilobytes();
+  ASSERT_EQ(fovea_forward(context.get(), &call.params, nullptr, 0), FOVEA_OK) << fovea_last_error();
+  EXPECT_LE(peak_kilobytes() - before, long(2 * kMostWorkspace >> 10) + 4096) << "KiB more than before the call";
+  for (int64_t i = 1; i < kLength; ++i)
+    ASSERT_EQ(std::memcmp(&out[size_t(i * 8)], out.data(), 8 * sizeof(float)), 0) << "row " << i;
+}
+
+void run_on_stack(size_t bytes, std::function<void()> work) {
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  ASSERT_EQ(pthread_attr_setstacksize(&attributes, bytes), 0);
+  pthread_t thread;
+  const auto run = [](void *arg) -> void * {
+    (*static_cast<std::function<void()> *>(arg))();
+    return nullptr;
+  };
+  ASSERT_EQ(pthread_create(&thread, &attributes, run, &work), 0);
+  pthread_join(thread, nullptr);
+  pthread_attr_destroy(&attributes);
+}
+
+TEST_P(MemoryUseTest, SmallStacksOfCallersAndWorkers) {
+  if (kSanitized) GTEST_SKIP() << "not meaningful under a sanitizer";
+  for (const size_t stack : {size_t{64} << 10, size_t{128} << 10}) {
+    reference::ThreadPool pool(3, stack);
+    fovea_options options;
+    ASSERT_EQ(fovea_options_init(&options, sizeof options), FOVEA_OK);
+    options.isa = GetParam();
+    options.executor = &pool.executor();
+    fovea_context *created = nullptr;
+    ASSERT_EQ(fovea_context_create(&options, &created), FOVEA_OK);
+    const reference::ContextPtr pooled(created);
+    const auto serial = this->context(1, "serial");
+    for (const reference::ContextPtr *owner : {&serial, &pooled}) {
+      const fovea_context *context = owner->get();
+      for (const Sizes &n :
+           {Sizes{1, 2, 1, 70, 300, 64, 64}, Sizes{1, 8, 1, 1, 20000, 16, 128}, Sizes{1, 1, 1, 30, 600, 512, 576}}) {
+        Call call(n);
+        for (const bool strided : {false, true}) {
+          if (strided) call.params.v.stride[3] = call.params.k.stride[3] = 0;  // read through scratch
+          fovea_status status = FOVEA_OK;
+          run_on_stack(stack, [&] { status = call.run(context); });
+          EXPECT_EQ(status, FOVEA_OK);
+          for (const float out : call.out) ASSERT_EQ(out, 1.0f);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fovea::testing

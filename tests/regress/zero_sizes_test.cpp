@@ -1,0 +1,76 @@
+// Sizes of 0 are valid and defined: no row, nothing written; no key, empty rows; no dim_k, all scores 0; no dim_v, LSE all the same.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "support/call.h"
+#include "support/levels.h"
+
+namespace fovea::testing {
+namespace {
+
+class ZeroSizesTest : public LevelTest {};
+FOVEA_TEST_EVERY_LEVEL(ZeroSizesTest);
+
+TEST_P(ZeroSizesTest, NoRowsNothingWritten) {
+  for (const int32_t threads : {1, 3}) {
+    const auto context = this->context(threads);
+    for (const bool causal : {false, true}) {
+      for (const Sizes n : {Sizes{0, 4, 2, 5, 6, 7, 8}, Sizes{2, 0, 2, 5, 6, 7, 8}, Sizes{2, 4, 2, 0, 6, 7, 8},
+                            Sizes{2, 0, 0, 5, 6, 7, 8}, Sizes{7, 9, 1, 0, 7, 7, 7}, Sizes{0, 0, 0, 0, 0, 0, 0}}) {
+        Call call(n);
+        if (causal) call.causal(FOVEA_ALIGN_BOTTOM_RIGHT);
+        float canaries[3] = {Call::canary, Call::canary, Call::canary};
+        call.params.out.data = canaries;
+        call.params.lse = canaries + 1;
+        call.params.weights.data = canaries + 2;
+        EXPECT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
+        for (const float canary : canaries) EXPECT_EQ(canary, Call::canary);
+      }
+    }
+  }
+}
+
+TEST_P(ZeroSizesTest, NoValuesStillLse) {
+  for (const int32_t threads : {1, 3}) {
+    const auto context = this->context(threads);
+    for (const int64_t keys : {3, 300, 3000}) {
+      Call call({2, 4, 2, 3, keys, 5, 0});
+      ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
+      for (const float lse : call.lse) EXPECT_NEAR(lse, std::log(double(keys)), 1e-6);
+      for (const float weight : call.weights) ASSERT_EQ(weight, float(1 / double(keys)));
+      call.params.out.data = nullptr;
+      EXPECT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
+      call.params.lse = nullptr;
+      call.params.weights.data = nullptr;
+      EXPECT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
+    }
+  }
+}
+
+TEST_P(ZeroSizesTest, NoDimOfKeysIsTheMean) {
+  for (const int32_t threads : {1, 3}) {
+    const auto context = this->context(threads);
+    for (const int64_t keys : {4, 256, 1024}) {
+      Call call({1, 2, 1, 5, keys, 0, 3});
+      for (int64_t j = 0; j < keys; ++j) call.v_at(0, 0, j, 1) = float(j);
+      ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
+      for (int64_t h = 0; h < 2; ++h)
+        for (int64_t i = 0; i < 5; ++i) {
+          EXPECT_EQ(call.out_at(0, h, i, 0), 1.0f);
+          EXPECT_EQ(call.out_at(0, h, i, 1), float(keys - 1) / 2);  // a power of two of small whole numbers: exact
+        }
+    }
+  }
+}
+
+TEST_P(ZeroSizesTest, NoKeyValueHeadsForQueryHeadsIsAnError) {
+  const auto context = this->context();
+  Call call({1, 2, 1, 3, 4, 5, 6});
+  call.params.heads_kv = 0;
+  EXPECT_EQ(call.run(context.get()), FOVEA_ERR_INVALID_SIZE);
+  for (const float value : call.out) EXPECT_EQ(value, Call::canary);
+}
+
+}  // namespace
+}  // namespace fovea::testing

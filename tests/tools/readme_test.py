@@ -1,0 +1,50 @@
+"""What README.md and its neighbours show exists: programs are the built ones, links lead somewhere, commands are those of the tools.
+
+Usage: readme_test.py SOURCE_FOLDER
+"""
+import pathlib
+import re
+import sys
+import unittest
+
+SOURCE = pathlib.Path(sys.argv[1])
+PAGES = [SOURCE / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md", "tests/data/README.md")]
+PAGES += sorted((SOURCE / "docs").glob("*.md"))
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", (SOURCE / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+class Readme(unittest.TestCase):
+    def test_programs_are_those_that_are_built_and_run(self):
+        self.assertEqual(blocks("c"), [(SOURCE / "examples/attention.c").read_text()])
+        self.assertEqual(blocks("cpp"), [(SOURCE / "examples/attention.cpp").read_text()])
+
+    def test_links_lead_to_files(self):
+        links = [(page, target) for page in PAGES for target in re.findall(r"\]\(([^)]+)\)", page.read_text())]
+        files = [(page, target.split("#")[0]) for page, target in links if "://" not in target]
+        self.assertGreater(len(files), 5)
+        for page, file in files:
+            self.assertTrue((page.parent / file).exists(), f"{page.name}: {file}")
+
+    def test_named_files_exist(self):
+        for page in PAGES:
+            for name in re.findall(r"`((?:lib|include|tests|tools|bench|examples|cmake|docs)/[\w./-]*)", page.read_text()):
+                self.assertTrue((SOURCE / name).exists(), f"{page.name}: {name}")
+
+    def test_commands_of_the_development_script_exist(self):
+        script = (SOURCE / "tools/dev").read_text()
+        used = {command for page in PAGES for command in re.findall(r"tools/dev ([a-z]+)", page.read_text())}
+        self.assertLessEqual({"run", "test"}, used)
+        for command in used:
+            self.assertRegex(script, rf"(?m)^  {command}\b")
+
+    def test_the_latest_change_is_of_this_version(self):
+        header = (SOURCE / "include/fovea/fovea.h").read_text()
+        version = ".".join(re.findall(r"#define FOVEA_VERSION_\w+ (\d+)", header))
+        self.assertEqual(re.search(r"^## (\S+)", (SOURCE / "CHANGELOG.md").read_text(), re.MULTILINE).group(1), version)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,172 @@
+// Which level is chosen for which machine, and what is said of the others.
+#include "dispatch/dispatch.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "fovea/fovea.h"
+
+namespace fovea {
+namespace {
+
+std::vector<int32_t> known() {
+  const LevelList list = known_levels();
+  return std::vector<int32_t>(list.levels, list.levels + list.count);
+}
+
+TEST(Levels, KnownOnesStartWithScalarAndRiseInQuality) {
+#if defined(__x86_64__)
+  EXPECT_EQ(known(),
+            (std::vector<int32_t>{FOVEA_ISA_SCALAR, FOVEA_ISA_AVX2, FOVEA_ISA_AVX512, FOVEA_ISA_AVX512_FP16, FOVEA_ISA_AMX}));
+#elif defined(__aarch64__)
+  EXPECT_EQ(known(), (std::vector<int32_t>{FOVEA_ISA_SCALAR, FOVEA_ISA_NEON, FOVEA_ISA_NEON_BF16, FOVEA_ISA_SVE}));
+#else
+  EXPECT_EQ(known(), std::vector<int32_t>{FOVEA_ISA_SCALAR});
+#endif
+}
+
+TEST(Levels, NamesAreDistinctAndReadBack) {
+  std::set<std::string> names;
+  for (int32_t level : {FOVEA_ISA_AUTO, FOVEA_ISA_SCALAR, FOVEA_ISA_AVX2, FOVEA_ISA_AVX512, FOVEA_ISA_AVX512_FP16, FOVEA_ISA_AMX,
+                        FOVEA_ISA_NEON, FOVEA_ISA_NEON_BF16, FOVEA_ISA_SVE}) {
+    EXPECT_TRUE(names.insert(level_name(level)).second) << level;
+    EXPECT_EQ(level_from_name(level_name(level)), level);
+  }
+  EXPECT_STREQ(level_name(FOVEA_ISA_AVX2), "avx2");
+  EXPECT_STREQ(level_name(FOVEA_ISA_NEON), "neon");
+}
+
+TEST(Levels, OtherNumbersAndNamesAreNone) {
+  for (int32_t level : {-1, 2, 12, 99}) {
+    EXPECT_STREQ(level_name(level), "unknown");
+    EXPECT_FALSE(level_compiled(level));
+    EXPECT_STRNE(level_refusal(level, CpuFeatures{}), "");
+  }
+  for (const char *name : {"", "AVX2", "avx", "avx2 ", "unknown"}) EXPECT_EQ(level_from_name(name), -1) << name;
+}
+
+TEST(Levels, ScalarIsNeverRefused) {
+  EXPECT_STREQ(level_refusal(FOVEA_ISA_SCALAR, CpuFeatures{}), "");
+  EXPECT_EQ(best_level(CpuFeatures{}), FOVEA_ISA_SCALAR);
+}
+
+#if defined(__x86_64__)
+CpuFeatures all_x86() {
+  CpuFeatures f = {};
+  f.avx2 = f.fma = f.f16c = true;
+  f.avx512f = f.avx512bw = f.avx512dq = f.avx512vl = f.avx512cd = f.avx512vnni = f.avx512bf16 = f.avx512fp16 = true;
+  f.amx_tile = f.amx_bf16 = f.amx_int8 = true;
+  return f;
+}
+
+TEST(Levels, RefusalNamesTheMissingFeature) {
+  const struct {
+    bool CpuFeatures::*missing;
+    const char *refusal;
+    int32_t refused, best;
+  } cases[] = {
+      {&CpuFeatures::avx2, "this CPU has no AVX2", FOVEA_ISA_AVX2, FOVEA_ISA_SCALAR},
+      {&CpuFeatures::fma, "this CPU has no FMA", FOVEA_ISA_AVX2, FOVEA_ISA_SCALAR},
+      {&CpuFeatures::f16c, "this CPU has no F16C", FOVEA_ISA_AVX2, FOVEA_ISA_SCALAR},
+      {&CpuFeatures::avx512f, "this CPU has no AVX-512F", FOVEA_ISA_AVX512, FOVEA_ISA_AVX2},
+      {&CpuFeatures::avx512bw, "this CPU has no AVX-512BW", FOVEA_ISA_AVX512, FOVEA_ISA_AVX2},
+      {&CpuFeatures::avx512dq, "this CPU has no AVX-512DQ", FOVEA_ISA_AVX512, FOVEA_ISA_AVX2},
+      {&CpuFeatures::avx512vl, "this CPU has no AVX-512VL", FOVEA_ISA_AVX512, FOVEA_ISA_AVX2},
+      {&CpuFeatures::avx512cd, "this CPU has no AVX-512CD", FOVEA_ISA_AVX512, FOVEA_ISA_AVX2},
+  };
+  for (const auto &c : cases) {
+    CpuFeatures f = all_x86();
+    f.*c.missing = false;
+    EXPECT_STREQ(level_refusal(c.refused, f), c.refusal);
+    EXPECT_STREQ(level_refusal(c.best, f), "") << c.refusal;
+    EXPECT_EQ(best_level(f), c.best) << c.refusal;
+  }
+}
+
+TEST(Levels, Avx512NeedsTheFeaturesOfAvx2) {
+  for (bool CpuFeatures::*missing : {&CpuFeatures::avx2, &CpuFeatures::fma, &CpuFeatures::f16c}) {
+    CpuFeatures f = all_x86();
+    f.*missing = false;
+    EXPECT_STRNE(level_refusal(FOVEA_ISA_AVX512, f), "");
+  }
+}
+
+TEST(Levels, RefusalTellsTheOperatingSystemFromTheCpu) {
+  CpuFeatures f = {};
+  f.avx2 = f.fma = f.f16c = true;
+  EXPECT_STREQ(level_refusal(FOVEA_ISA_AVX512, f), "this CPU has no AVX-512F");
+  f.avx512_disabled = true;
+  EXPECT_STREQ(level_refusal(FOVEA_ISA_AVX512, f), "the operating system has not enabled AVX-512 state");
+  f = {};
+  f.avx_disabled = f.avx512_disabled = true;
+  EXPECT_STREQ(level_refusal(FOVEA_ISA_AVX2, f), "the operating system has not enabled AVX state");
+  EXPECT_STREQ(level_refusal(FOVEA_ISA_AVX512, f), "the operating system has not enabled AVX state");
+}
+
+TEST(Levels, OfAnotherArchitectureAreRefused) {
+  EXPECT_STREQ(level_refusal(FOVEA_ISA_NEON, all_x86()), "a level of another architecture");
+}
+#elif defined(__aarch64__)
+TEST(Levels, NeonNeedsAdvancedSimd) {
+  CpuFeatures f = {};
+  EXPECT_STREQ(level_refusal(FOVEA_ISA_NEON, f), "this CPU has no Advanced SIMD");
+  f.neon = true;
+  EXPECT_STREQ(level_refusal(FOVEA_ISA_NEON, f), "");
+  EXPECT_EQ(best_level(f), FOVEA_ISA_NEON);
+}
+
+TEST(Levels, OfAnotherArchitectureAreRefused) {
+  EXPECT_STREQ(level_refusal(FOVEA_ISA_AVX2, {}), "a level of another architecture");
+}
+#endif
+
+TEST(Levels, AreRefusedOnAPerfectMachineOnlyWhereTheyHaveNoKernel) {
+  CpuFeatures everything;
+  memset(&everything, 1, sizeof everything);
+  everything.avx_disabled = everything.avx512_disabled = everything.amx_disabled = false;
+  for (int32_t level : known())
+    EXPECT_STREQ(level_refusal(level, everything), level_compiled(level) ? "" : "not built into this library")
+        << level_name(level);
+}
+
+TEST(Registry, EveryKernelIsWhatItsLineSays) {
+  const struct {
+    const char *level, *operation, *types;
+    int32_t rows, keys;
+  } lines[] = {
+#define FOVEA_KERNEL(level, operation, types, rows, keys) {#level, #operation, #types, rows, keys},
+#include "dispatch/kernels.inc"
+#undef FOVEA_KERNEL
+  };
+  const KernelEntry *entries;
+  ASSERT_EQ(kernel_entries(&entries), int32_t(sizeof lines / sizeof *lines));
+  for (const auto &line : lines) {
+    const KernelEntry &entry = entries[&line - lines];
+    const std::string name = std::string(line.level) + "/" + line.operation + "/" + line.types;
+    EXPECT_EQ(std::string(entry.kernel->name).rfind(name, 0), 0u) << entry.kernel->name;
+    EXPECT_STREQ(level_name(entry.level), line.level);
+    EXPECT_STREQ(entry.operation, line.operation);
+    EXPECT_STREQ(entry.types, line.types);
+    EXPECT_EQ(entry.kernel->shape.panel_rows, line.rows) << name;
+    EXPECT_EQ(entry.kernel->shape.key_tile, line.keys) << name;
+    EXPECT_EQ(kKeyTile % entry.kernel->shape.key_tile, 0) << name;
+  }
+}
+
+TEST(Registry, EveryCompiledLevelHasAKernelOfItsOwn) {
+  Problem problem = {};
+  for (int32_t level : known()) {
+    const ForwardKernel *kernel = select_kernel(level, problem);
+    ASSERT_EQ(kernel != nullptr, level_compiled(level)) << level_name(level);
+    if (!kernel) continue;
+    const std::string name = kernel->name;
+    EXPECT_EQ(name.substr(0, name.find('/')), level_name(level));
+  }
+}
+
+}  // namespace
+}  // namespace fovea

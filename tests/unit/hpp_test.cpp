@@ -1,0 +1,81 @@
+// The C++ veneer: what it builds, what it throws, and that two contexts never own the same thing.
+#include "fovea/fovea.hpp"
+
+#include <gtest/gtest.h>
+
+#include <type_traits>
+#include <vector>
+
+namespace {
+
+static_assert(!std::is_copy_constructible_v<fovea::Context> && std::is_nothrow_move_constructible_v<fovea::Context>);
+static_assert(sizeof(fovea::Params) == sizeof(fovea_params) && sizeof(fovea::Options) == sizeof(fovea_options));
+
+TEST(Veneer, RunsACall) {
+  const std::vector<float> q = {1, 2}, k = {3, 4}, v = {5, 6, 7};
+  std::vector<float> out(3), lse(1), weights(1);
+  const fovea::Context context;
+  fovea::Params call({1, 1, 1, 1, 1, 2, 3});
+  call.with_q(q.data()).with_k(k.data()).with_v(v.data()).with_out(out.data()).with_lse(lse.data()).with_weights(weights.data());
+  call.with_scale(2).with_causal(FOVEA_ALIGN_TOP_LEFT);
+  context.forward(call);
+  EXPECT_EQ(out, v);
+  EXPECT_EQ(weights[0], 1);
+  EXPECT_FLOAT_EQ(lse[0], 2 * (1 * 3 + 2 * 4));
+
+  std::fill(out.begin(), out.end(), 0.f);
+  std::vector<char> workspace(context.workspace_size(call));
+  context.forward(call, workspace.data(), workspace.size());
+  EXPECT_EQ(out, v);
+}
+
+TEST(Veneer, TakesStrides) {
+  const float *data = reinterpret_cast<const float *>(64);
+  float *output = reinterpret_cast<float *>(128);
+  fovea::Params call({2, 4, 2, 3, 5, 6, 7});
+  call.with_q(data, {1, 2, 3, 4}).with_k(data, {5, 6, 7, 8}).with_v(data, {9, 10, 11, 12});
+  call.with_out(output, {13, 14, 15, 16}).with_weights(output, {17, 18, 19, 20}).with_lse(output, {21, 22, 23});
+  int64_t next = 1;
+  for (const fovea_tensor *t : {&call.q, &call.k, &call.v, &call.out, &call.weights})
+    for (int64_t stride : t->stride) EXPECT_EQ(stride, next++);
+  for (int64_t stride : call.lse_stride) EXPECT_EQ(stride, next++);
+  for (const fovea_tensor *t : {&call.q, &call.k, &call.v}) EXPECT_EQ(t->data, data);
+  for (const fovea_tensor *t : {&call.out, &call.weights}) EXPECT_EQ(t->data, output);
+  EXPECT_EQ(call.lse, output);
+}
+
+TEST(Veneer, ThrowsStatusAndText) {
+  try {
+    fovea::Params call({1, 3, 2, 1, 1, 1, 1});
+    FAIL() << "3 query heads on 2 key-value heads";
+  } catch (const fovea::Error &e) {
+    EXPECT_EQ(e.status(), FOVEA_ERR_INVALID_SIZE);
+    EXPECT_NE(std::string(e.what()).find("heads_q"), std::string::npos) << e.what();
+  }
+  const fovea::Context context;
+  const fovea::Params call({1, 1, 1, 1, 1, 1, 1});
+  EXPECT_THROW(context.forward(call), fovea::Error);
+}
+
+TEST(Veneer, PassesOptions) {
+  const fovea::Context context(fovea::Options().with_isa(FOVEA_ISA_SCALAR).with_threads(1));
+  EXPECT_EQ(context.isa(), FOVEA_ISA_SCALAR);
+  EXPECT_EQ(context.threads(), 1);
+
+  const fovea_executor executor = {sizeof executor, 5, nullptr, [](void *, fovea_task_fn task, void *arg, int64_t n) {
+                                     for (int64_t i = 0; i < n; ++i) task(arg, i, 0);
+                                   }};
+  EXPECT_EQ(fovea::Context(fovea::Options().with_executor(executor)).threads(), 5);
+}
+
+TEST(Veneer, ExplainsAndLists) {
+  const fovea::Context context;
+  const std::string json = context.explain(fovea::Params({1, 1, 1, 1, 1, 1, 1}));
+  EXPECT_EQ(json.front(), '{');
+  EXPECT_EQ(json.back(), '}');
+  EXPECT_EQ(fovea::isa_list().front(), FOVEA_ISA_SCALAR);
+  EXPECT_EQ(fovea::isa_list(true).front(), FOVEA_ISA_SCALAR);
+  EXPECT_LE(fovea::isa_list(true).size(), fovea::isa_list().size());
+}
+
+}  // namespace
