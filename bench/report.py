@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Puts the figures of a report of fovea_bench as Markdown tables between two marks of the pages named.
+
+usage: bench/report.py REPORT.json docs/performance.md README.md
+
+The marks are lines of their own, <!-- measured: begin --> and <!-- measured: end -->.
+"""
+import argparse
+import json
+import sys
+
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("report", help="what fovea_bench --json wrote")
+    parser.add_argument("pages", nargs="+", help="Markdown files with the marks")
+    arguments = parser.parse_args()
+    with open(arguments.report) as file:
+        report = json.load(file)
+    if report["disturbed_kept"]:
+        sys.exit("the report was made with --keep-disturbed or --quick: its figures are not for a page")
+    text = "\n\n".join([head(report)] + [table(level) for level in report["levels"]])
+    for page in arguments.pages:
+        with open(page) as file:
+            content = file.read()
+        if content.count(BEGIN) != 1 or content.count(END) != 1:
+            sys.exit(f"{page}: needs {BEGIN} and {END} once each")
+        before, rest = content.split(BEGIN)
+        after = rest.split(END)[1]
+        with open(page, "w") as file:
+            file.write(f"{before}{BEGIN}\n{text}\n{END}{after}")
+
+
+def head(report):
+    peer = f", beside {report['peer']}" if "peer" in report else ""
+    return f"Fovea {report['fovea']}{peer}, f32, {report['threads']} thread(s) on {report['processor']}, {report['date']}."
+
+
+def table(level):
+    if "failure" in level:
+        return f"**{level['isa']}**: {level['failure']}."
+    peak = level["peak"]
+    limit = level.get("peer_limit", "not limited")
+    peer = "" if limit == "not limited" else f"; oneDNN {limit}"
+    rows = [
+        f"**{level['isa']}**, peak {peak['fma'] / 1e9:.0f} GFLOP/s, exp2 {peak['exp2'] / 1e9:.1f} G/s{peer}",
+        "",
+        "| shape | GFLOP/s | share of peak | spread | beside oneDNN | its path | error / bound |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    notes = []
+    for result in level["results"]:
+        if "failure" in result:
+            rows.append(f"| {result['shape']} | {result['failure']} | | | | | |")
+            continue
+        fovea = result["fovea"]
+        ratio = f"{result['ratio']:.2f} ×" if "ratio" in result else "-"
+        path = short_path(result["peer"]["name"]) if "peer" in result else "-"
+        speed = f"{fovea['flops_per_second'] / 1e9:.0f}"
+        if fovea["seconds"] < 1e-5:
+            speed = f"{fovea['seconds'] * 1e6:.2f} µs"
+        rows.append(f"| {result['shape']} | {speed} | {fovea['share']:.1%} | {fovea['spread']:.1%} | {ratio} | {path} | "
+                    f"{fovea['error_over_bound']:.3f} |")
+        if "bandwidth" in result:
+            notes.append(f"{result['shape']}: K and V at {result['bandwidth'] / 1e9:.1f} GB/s, "
+                         f"{result['bandwidth_share']:.0%} of a plain read of them.")
+    if "scaling" in level and "ratio" in level["scaling"]:
+        scaling = level["scaling"]
+        notes.append(f"Two threads on {scaling['shape']}: {scaling['ratio']:.2f} × one thread "
+                     f"(the peak itself: {scaling['peak_ratio']:.2f} ×).")
+    return "\n".join(rows + ([""] + notes if notes else []))
+
+
+def short_path(name):
+    """Without the library and its version, which the head names."""
+    return name.split(" ", 2)[2]
+
+
+if __name__ == "__main__":
+    main()
