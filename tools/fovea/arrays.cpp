@@ -1,0 +1,401 @@
+#include "arrays.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+namespace fovea::tools {
+namespace {
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers in these files are little-endian and are read as they lie");
+
+constexpr char kNpyMagic[] = "\x93NUMPY";
+constexpr uint64_t kNpyAlignment = 64;                   // of the data, by the format
+constexpr uint64_t kSafetensorsMaxHeader = 100'000'000;  // the limit of the format's own reader
+constexpr uint64_t kSafetensorsAlignment = 8;            // of the data, by the format
+
+bool ends_with(const std::string &text, const std::string &suffix) {
+  return text.size() >= suffix.size() && text.compare(text.size() - suffix.size(), suffix.size(), suffix) == 0;
+}
+
+// A file that is read from its beginning to its end, and never beyond.
+class InputFile {
+ public:
+  explicit InputFile(const std::string &name) : name_(name) {
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(name, error)) fail(error ? error.message() : "not a regular file");
+    stream_.open(name, std::ios::binary);
+    if (!stream_) fail(std::strerror(errno));
+    left_ = std::filesystem::file_size(name, error);
+    if (error) fail(error.message());
+  }
+
+  [[noreturn]] void fail(const std::string &what) const { throw FileError(name_ + ": " + what); }
+  uint64_t left() const { return left_; }
+
+  void read(void *to, uint64_t bytes, const char *what) {
+    if (bytes > left_) fail(std::string("ends within ") + what);
+    stream_.read(static_cast<char *>(to), static_cast<std::streamsize>(bytes));
+    if (!stream_) fail(std::string("cannot read ") + what);
+    left_ -= bytes;
+  }
+  std::string read_text(uint64_t bytes, const char *what) {
+    if (bytes > left_) fail(std::string("ends within ") + what);  // before the memory is asked for
+    std::string text(bytes, '\0');
+    read(text.data(), bytes, what);
+    return text;
+  }
+  void skip(uint64_t bytes, const char *what) {
+    if (bytes > left_) fail(std::string("ends within ") + what);
+    stream_.seekg(static_cast<std::streamoff>(bytes), std::ios::cur);
+    left_ -= bytes;
+  }
+
+ private:
+  std::string name_;
+  std::ifstream stream_;
+  uint64_t left_ = 0;
+};
+
+// The number of elements of a shape, all of which must fit in so many bytes.
+uint64_t element_count(const InputFile &file, const std::vector<int64_t> &shape, uint64_t element_bytes, uint64_t bytes) {
+  uint64_t count = 1;
+  for (const int64_t size : shape) {
+    if (size < 0) file.fail("negative size in the shape");
+    if (size == 0) return 0;
+  }
+  for (const int64_t size : shape) {
+    if (__builtin_mul_overflow(count, static_cast<uint64_t>(size), &count)) file.fail("the shape is too large");
+  }
+  if (count > bytes / element_bytes) file.fail("ends within the data that the shape announces");
+  return count;
+}
+
+std::vector<float> read_numbers(InputFile &file, uint64_t count, uint64_t element_bytes, bool swap_bytes) {
+  std::vector<float> numbers(count);
+  if (element_bytes == sizeof(float) && !swap_bytes) {
+    file.read(numbers.data(), count * sizeof(float), "the data");
+    return numbers;
+  }
+  std::string raw = file.read_text(count * element_bytes, "the data");
+  for (uint64_t i = 0; i < count; ++i) {
+    char *element = raw.data() + i * element_bytes;
+    if (swap_bytes) std::reverse(element, element + element_bytes);
+    if (element_bytes == sizeof(float)) {
+      std::memcpy(&numbers[i], element, sizeof(float));
+    } else {
+      double wide;
+      std::memcpy(&wide, element, sizeof wide);
+      numbers[i] = static_cast<float>(wide);
+    }
+  }
+  return numbers;
+}
+
+// The header of an .npy file is a Python dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }.
+struct NpyHeader {
+  std::string descr;
+  bool fortran_order = false;
+  std::vector<int64_t> shape;
+};
+
+class NpyHeaderParser {
+ public:
+  NpyHeaderParser(const InputFile &file, const std::string &text) : file_(file), text_(text) {}
+
+  NpyHeader parse() {
+    NpyHeader header;
+    bool have_descr = false, have_order = false, have_shape = false;
+    expect('{');
+    while (!accept('}')) {
+      const std::string key = string();
+      expect(':');
+      if (key == "descr") {
+        if (peek() != '\'' && peek() != '"') file_.fail("holds records; only arrays of float32 or float64 can be read");
+        header.descr = string();
+        have_descr = true;
+      } else if (key == "fortran_order") {
+        header.fortran_order = boolean();
+        have_order = true;
+      } else if (key == "shape") {
+        header.shape = shape();
+        have_shape = true;
+      } else {
+        bad();
+      }
+      if (!accept(',') && peek() != '}') bad();
+    }
+    if (peek() != '\0' || !have_descr || !have_order || !have_shape) bad();
+    return header;
+  }
+
+ private:
+  [[noreturn]] void bad() const { file_.fail("the .npy header is malformed"); }
+  char peek() {
+    while (at_ < text_.size() && std::strchr(" \t\n", text_[at_]) != nullptr) ++at_;
+    return at_ < text_.size() ? text_[at_] : '\0';
+  }
+  bool accept(char c) {
+    if (peek() != c) return false;
+    ++at_;
+    return true;
+  }
+  void expect(char c) {
+    if (!accept(c)) bad();
+  }
+  std::string string() {
+    const char quote = peek();
+    if (quote != '\'' && quote != '"') bad();
+    const size_t end = text_.find(quote, at_ + 1);
+    if (end == std::string::npos) bad();
+    std::string value = text_.substr(at_ + 1, end - at_ - 1);
+    at_ = end + 1;
+    return value;
+  }
+  bool boolean() {
+    const bool value = peek() == 'T';
+    const std::string word = value ? "True" : "False";
+    if (text_.compare(at_, word.size(), word) != 0) bad();
+    at_ += word.size();
+    return value;
+  }
+  std::vector<int64_t> shape() {
+    std::vector<int64_t> sizes;
+    expect('(');
+    while (!accept(')')) {
+      if (peek() < '0' || peek() > '9') bad();
+      int64_t size = 0;
+      for (; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
+        if (__builtin_mul_overflow(size, int64_t{10}, &size) || __builtin_add_overflow(size, text_[at_] - '0', &size)) bad();
+      }
+      sizes.push_back(size);
+      if (!accept(',') && peek() != ')') bad();
+    }
+    return sizes;
+  }
+
+  const InputFile &file_;
+  const std::string &text_;
+  size_t at_ = 0;
+};
+
+// From first-axis-innermost to last-axis-innermost.
+std::vector<float> from_fortran_order(const std::vector<float> &data, const std::vector<int64_t> &shape) {
+  std::vector<float> result(data.size());
+  std::vector<int64_t> index(shape.size(), 0);
+  std::vector<size_t> stride(shape.size(), 1);
+  for (size_t axis = 1; axis < shape.size(); ++axis) stride[axis] = stride[axis - 1] * static_cast<size_t>(shape[axis - 1]);
+  size_t from = 0;
+  for (float &value : result) {
+    value = data[from];
+    for (size_t axis = shape.size(); axis-- > 0;) {
+      from += stride[axis];
+      if (++index[axis] < shape[axis]) break;
+      from -= stride[axis] * static_cast<size_t>(shape[axis]);
+      index[axis] = 0;
+    }
+  }
+  return result;
+}
+
+Array read_npy(const std::string &name) {
+  InputFile file(name);
+  const std::string start = file.read_text(8, "the .npy header");
+  if (start.compare(0, 6, kNpyMagic, 6) != 0) file.fail("not an .npy file");
+  const int version = static_cast<unsigned char>(start[6]);
+  if (version < 1 || version > 3) file.fail("unknown .npy version " + std::to_string(version));
+  uint32_t header_bytes = 0;  // two bytes in version 1, four later; little-endian
+  file.read(&header_bytes, version == 1 ? 2 : 4, "the .npy header");
+  const std::string text = file.read_text(header_bytes, "the .npy header");
+  const NpyHeader header = NpyHeaderParser(file, text).parse();
+
+  const std::string type = header.descr.empty() ? "" : header.descr.substr(1);
+  const char order = header.descr.empty() ? '\0' : header.descr[0];
+  if ((type != "f4" && type != "f8") || (order != '<' && order != '>')) {
+    file.fail("holds numbers of type '" + header.descr + "'; only float32 and float64 can be read");
+  }
+  const uint64_t element_bytes = type == "f4" ? sizeof(float) : sizeof(double);
+  const uint64_t count = element_count(file, header.shape, element_bytes, file.left());
+  if (file.left() != count * element_bytes) file.fail("goes on after the data that the shape announces");
+
+  Array array{header.shape, read_numbers(file, count, element_bytes, order == '>')};
+  if (header.fortran_order && count > 0) array.data = from_fortran_order(array.data, array.shape);
+  return array;
+}
+
+nlohmann::json read_safetensors_header(InputFile &file) {
+  uint64_t header_bytes = 0;
+  file.read(&header_bytes, sizeof header_bytes, "the safetensors header");
+  if (header_bytes > kSafetensorsMaxHeader)
+    file.fail("not a safetensors file: its header would be longer than the format allows");
+  const std::string text = file.read_text(header_bytes, "the safetensors header");
+  nlohmann::json header = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!header.is_object()) file.fail("not a safetensors file: its header is not a JSON object");
+  return header;
+}
+
+Array read_safetensors(const ArrayPath &path, const std::string &default_tensor) {
+  InputFile file(path.file);
+  nlohmann::json header = read_safetensors_header(file);
+  header.erase("__metadata__");
+
+  std::string name = path.tensor;
+  if (name.empty()) {
+    if (header.empty()) file.fail("holds no tensor");
+    name = header.size() == 1 ? header.begin().key() : default_tensor;
+  }
+  const auto found = header.find(name);
+  if (found == header.end()) {
+    std::string names;
+    for (const auto &item : header.items()) names += (names.empty() ? "" : ", ") + item.key();
+    file.fail("holds no tensor '" + name + "'; name one as " + path.file + ":TENSOR (there are: " + names + ")");
+  }
+
+  std::string dtype;
+  Array array;
+  std::vector<uint64_t> offsets;
+  try {
+    dtype = found->at("dtype").get<std::string>();
+    if (!found->at("shape").is_array() || !found->at("data_offsets").is_array()) {
+      file.fail("tensor '" + name + "': the description is malformed");
+    }
+    for (const nlohmann::json &size : found->at("shape")) {
+      if (!size.is_number_unsigned() || size.get<uint64_t>() > INT64_MAX)
+        file.fail("tensor '" + name + "': bad size in the shape");
+      array.shape.push_back(size.get<int64_t>());
+    }
+    for (const nlohmann::json &offset : found->at("data_offsets")) {
+      if (!offset.is_number_unsigned()) file.fail("tensor '" + name + "': bad data offset");
+      offsets.push_back(offset.get<uint64_t>());
+    }
+  } catch (const nlohmann::json::exception &) {
+    file.fail("tensor '" + name + "': the description is malformed");
+  }
+  if (dtype != "F32" && dtype != "F64") {
+    file.fail("tensor '" + name + "' holds numbers of type " + dtype + "; only F32 and F64 can be read");
+  }
+  if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > file.left()) {
+    file.fail("tensor '" + name + "': the data lies outside the file");
+  }
+  const uint64_t element_bytes = dtype == "F32" ? sizeof(float) : sizeof(double);
+  const uint64_t count = element_count(file, array.shape, element_bytes, offsets[1] - offsets[0]);
+  if (count * element_bytes != offsets[1] - offsets[0]) file.fail("tensor '" + name + "': shape and data differ in size");
+  file.skip(offsets[0], "the data");
+  array.data = read_numbers(file, count, element_bytes, /*swap_bytes=*/false);
+  return array;
+}
+
+std::string npy_header(const Array &array) {
+  std::string shape;
+  for (const int64_t size : array.shape) shape += std::to_string(size) + ", ";
+  if (array.shape.size() > 1) shape.resize(shape.size() - 2);  // (2, 3), but (2, )
+  std::string dictionary = "{'descr': '<f4', 'fortran_order': False, 'shape': (" + shape + "), }";
+  const uint64_t prefix = sizeof kNpyMagic - 1 + 2 + 2;  // magic, version, length
+  dictionary.append(kNpyAlignment - (prefix + dictionary.size() + 1) % kNpyAlignment, ' ');
+  dictionary += '\n';
+  std::string header(kNpyMagic, sizeof kNpyMagic - 1);
+  header += {'\x01', '\x00', static_cast<char>(dictionary.size() & 0xff), static_cast<char>(dictionary.size() >> 8)};
+  return header + dictionary;
+}
+
+}  // namespace
+
+ArrayPath::ArrayPath(const std::string &text) : file(text) {
+  const std::string marker = ".safetensors:";
+  const size_t at = text.rfind(marker);
+  if (at != std::string::npos) {
+    file = text.substr(0, at + marker.size() - 1);
+    tensor = text.substr(at + marker.size());
+    if (tensor.empty()) throw FileError(text + ": the tensor's name is missing after the colon");
+    if (tensor == "__metadata__") throw FileError(text + ": __metadata__ is not a tensor");
+  }
+  safetensors = ends_with(file, ".safetensors");
+  if (!safetensors && !ends_with(file, ".npy")) throw FileError(text + ": the name must end in .npy or .safetensors");
+}
+
+Array read_array(const ArrayPath &path, const std::string &default_tensor) {
+  return path.safetensors ? read_safetensors(path, default_tensor) : read_npy(path.file);
+}
+
+nlohmann::json safetensors_metadata(const std::string &name) {
+  InputFile file(name);
+  nlohmann::json header = read_safetensors_header(file);
+  nlohmann::json metadata = header.value("__metadata__", nlohmann::json::object());
+  if (!metadata.is_object()) file.fail("the metadata is not a JSON object");
+  return metadata;
+}
+
+ArrayWriter::~ArrayWriter() {
+  for (const File &file : files_) {
+    if (!file.temporary.empty()) std::remove(file.temporary.c_str());
+  }
+}
+
+void ArrayWriter::add(const ArrayPath &path, const std::string &default_tensor, Array array) {
+  const auto identity = [](const std::string &name) { return std::filesystem::absolute(name).lexically_normal(); };
+  auto file = std::find_if(files_.begin(), files_.end(), [&](const File &f) { return identity(f.name) == identity(path.file); });
+  if (file == files_.end()) {
+    files_.push_back({path.file, "", path.safetensors, {}});
+    file = files_.end() - 1;
+  } else if (!path.safetensors) {
+    throw FileError(path.file + ": named for two outputs, and an .npy file holds one array");
+  }
+  const std::string name = path.tensor.empty() ? default_tensor : path.tensor;
+  for (const Tensor &tensor : file->tensors) {
+    if (tensor.name == name) throw FileError(path.file + ": two outputs would be called '" + name + "'");
+  }
+  file->tensors.push_back({name, std::move(array)});
+}
+
+void ArrayWriter::commit() {
+  for (File &file : files_) {
+    std::error_code ignored;
+    if (std::filesystem::is_directory(file.name, ignored)) throw FileError(file.name + ": is a directory");
+    std::string header;
+    if (file.safetensors) {
+      nlohmann::json description = nlohmann::json::object();
+      uint64_t offset = 0;
+      for (const Tensor &tensor : file.tensors) {
+        const uint64_t end = offset + tensor.array.data.size() * sizeof(float);
+        description[tensor.name] = {{"dtype", "F32"}, {"shape", tensor.array.shape}, {"data_offsets", {offset, end}}};
+        offset = end;
+      }
+      std::string text = description.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+      text.resize((text.size() + kSafetensorsAlignment - 1) / kSafetensorsAlignment * kSafetensorsAlignment, ' ');
+      const uint64_t bytes = text.size();
+      header.assign(reinterpret_cast<const char *>(&bytes), sizeof bytes);
+      header += text;
+    } else {
+      header = npy_header(file.tensors.front().array);
+    }
+
+    errno = 0;
+    file.temporary = file.name + "." + std::to_string(getpid()) + ".tmp";
+    std::ofstream stream(file.temporary, std::ios::binary | std::ios::trunc);
+    if (!stream) {
+      const std::string reason = std::strerror(errno);
+      file.temporary.clear();  // not made, so not ours to remove
+      throw FileError(file.name + ": " + reason);
+    }
+    stream.write(header.data(), static_cast<std::streamsize>(header.size()));
+    for (const Tensor &tensor : file.tensors) {
+      const std::vector<float> &data = tensor.array.data;
+      stream.write(reinterpret_cast<const char *>(data.data()), static_cast<std::streamsize>(data.size() * sizeof(float)));
+    }
+    stream.close();
+    if (!stream) throw FileError(file.name + ": " + (errno != 0 ? std::strerror(errno) : "cannot be written"));
+  }
+  for (File &file : files_) {
+    if (std::rename(file.temporary.c_str(), file.name.c_str()) != 0) throw FileError(file.name + ": " + std::strerror(errno));
+    file.temporary.clear();
+  }
+}
+
+}  // namespace fovea::tools

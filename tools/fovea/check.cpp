@@ -1,0 +1,149 @@
+// fovea check: calls described by a line of text, against the float64 oracle.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "commands.h"
+#include "reference/problem_line.h"
+
+namespace fovea::tools {
+namespace {
+
+struct Options {
+  std::vector<std::string> problems;
+  std::string file;
+  double limit = 1;
+  bool json = false;
+};
+
+void read_lines(std::istream &stream, std::vector<std::string> *lines) {
+  std::string line;
+  while (std::getline(stream, line)) {
+    const size_t start = line.find_first_not_of(" \t\r");
+    if (start != std::string::npos && line[start] != '#') lines->push_back(line);
+  }
+}
+
+std::vector<std::string> gather(const Options &options) {
+  std::vector<std::string> lines;
+  bool in_words = false;
+  for (const std::string &text : options.problems) {
+    const bool word = text.find_first_of(" \t") == std::string::npos;
+    if (text == "-") {
+      read_lines(std::cin, &lines);
+    } else if (word && in_words) {
+      lines.back() += " " + text;
+    } else {
+      lines.push_back(text);
+    }
+    in_words = word && text != "-";
+  }
+  if (options.file == "-") {
+    read_lines(std::cin, &lines);
+  } else if (!options.file.empty()) {
+    std::ifstream stream(options.file);
+    if (!stream) throw InputError("--file: cannot open " + options.file);
+    read_lines(stream, &lines);
+  }
+  if (lines.empty()) throw InputError("no problem given; see fovea check --help");
+  return lines;
+}
+
+// JSON has no infinity, which is the ratio where one side is NaN.
+nlohmann::json number(double value) {
+  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(std::isnan(value) ? "nan" : "inf");
+}
+
+int run(const Options &options) {
+  std::vector<reference::ProblemLine> problems;
+  for (const std::string &text : gather(options)) {
+    reference::ProblemLine problem;
+    const std::string wrong = reference::parse(text, &problem);
+    if (!wrong.empty()) throw InputError(std::string("'").append(text).append("': ").append(wrong));
+    problems.push_back(problem);
+  }
+
+  nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  size_t passed = 0, wrong = 0;
+  for (const reference::ProblemLine &problem : problems) {
+    const std::string text = reference::format(problem);
+    if (problems.size() > 1) std::fprintf(stderr, "[%zu/%zu] %s\n", results.size() + 1, problems.size(), text.c_str());
+    const reference::CheckResult result = reference::check(problem);
+    const reference::Verdict &verdict = result.verdict;
+    nlohmann::ordered_json entry;
+    entry["problem"] = text;
+    const bool ok = result.ok() && std::max({verdict.out_ratio, verdict.lse_ratio, verdict.weights_ratio}) <= options.limit;
+    entry["ok"] = ok;
+    if (!result.error.empty()) {
+      entry["error"] = result.error;
+      if (!options.json) std::printf("refused  %s\n         %s\n", text.c_str(), result.error.c_str());
+    } else {
+      entry["level"] = result.level;
+      entry["max_abs_error"] = number(verdict.max_abs_error);
+      entry["max_rel_error"] = number(verdict.max_rel_error);
+      entry["out_ratio"] = number(verdict.out_ratio);
+      if (problem.lse) entry["lse_ratio"] = number(verdict.lse_ratio);
+      if (problem.weights) entry["weights_ratio"] = number(verdict.weights_ratio);
+      entry["gaps_intact"] = result.gaps_intact;
+      if (!options.json) {
+        std::printf("%s  %s\n         %s, largest error %.3g, error / bound: out %.3g", ok ? "pass   " : "FAIL   ", text.c_str(),
+                    result.level.c_str(), verdict.max_abs_error, verdict.out_ratio);
+        if (problem.lse) std::printf(", lse %.3g", verdict.lse_ratio);
+        if (problem.weights) std::printf(", weights %.3g", verdict.weights_ratio);
+        if (!(verdict.out_ratio <= options.limit)) {
+          std::printf("; worst at row %lld, dim %lld", static_cast<long long>(verdict.worst_row),
+                      static_cast<long long>(verdict.worst_dim));
+        }
+        std::printf("%s\n", result.gaps_intact ? "" : "; WROTE OUTSIDE THE OUTPUT");
+      }
+      (ok ? passed : wrong) += 1;
+    }
+    results.push_back(entry);
+  }
+  const size_t refused = problems.size() - passed - wrong;
+  if (options.json) {
+    nlohmann::ordered_json report;
+    report["problems"] = results;
+    report["passed"] = passed;
+    report["failed"] = wrong;
+    report["refused"] = refused;
+    print_json(report);
+  } else if (problems.size() > 1) {
+    std::printf("%zu passed, %zu failed, %zu refused\n", passed, wrong, refused);
+  }
+  return wrong > 0 ? kWrong : refused > 0 ? kImpossible : kOk;
+}
+
+}  // namespace
+
+void add_check(CLI::App &app, int &exit_code) {
+  CLI::App *command = app.add_subcommand("check", "Calls described by a line of text, against the float64 oracle");
+  const auto options = std::make_shared<Options>();
+  command->add_option("PROBLEM", options->problems,
+                      "Words key=value of one problem, or quoted lines, one problem each; - reads lines from stdin");
+  command
+      ->add_option("--file", options->file,
+                   "Read lines from this file, - for stdin; empty ones and those that start with # are skipped")
+      ->type_name("FILE");
+  command->add_option("--limit", options->limit, "Largest error accepted, as a multiple of the bound")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "Print one JSON object");
+  command->footer(
+      "Keys, each optional: b hq hkv sq skv dk dv (sizes, default 1)  scale=X  causal=none|tl|br\n"
+      "  layout=bhsd|bshd|bhds|packed|padded|strided|broadcast (all tensors), or q= k= v= out= (one tensor)\n"
+      "  lse=0|1  weights=0|1  dist=normal|uniform|ones|zero|outlier  gain=X  seed=N\n"
+      "  isa=auto|NAME  threads=N  exec=omp|pool|serial\n"
+      "Printed: the level that ran, the largest error, and the error as a multiple of the bound of docs/semantics.md, at most "
+      "1.\n"
+      "Exit codes: 0 all within the bound, 1 some are not, 2 a line is malformed or the library refuses the call.\n"
+      "Example: fovea check b=2 hq=8 hkv=2 sq=100 skv=257 dk=64 dv=64 causal=br isa=avx2 threads=2");
+  command->callback([options, &exit_code] { exit_code = run(*options); });
+}
+
+}  // namespace fovea::tools

@@ -1,0 +1,59 @@
+// The subcommands of `fovea`. Each adds itself to the command line; its work is done when the command line has been parsed.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <stdexcept>
+#include <string>
+
+#include "fovea/fovea.h"
+
+namespace fovea::tools {
+
+enum ExitCode {
+  kOk = 0,
+  kWrong = 1,       // what was checked is wrong
+  kImpossible = 2,  // usage, bad input, or a file that cannot be written: the text on stderr names it
+};
+
+// Ends a command with kImpossible and this text.
+struct InputError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+void add_info(CLI::App &app, int &exit_code);
+void add_run(CLI::App &app, int &exit_code);
+void add_check(CLI::App &app, int &exit_code);
+void add_saturation(CLI::App &app, int &exit_code);
+void add_minilm(CLI::App &app, int &exit_code);
+
+// What several subcommands share.
+
+// A file that comes with the command: in share/fovea beside the command's folder, in the build tree as where it is installed.
+std::string companion_file(const std::string &name);
+
+struct ContextOptions {
+  std::string isa = "auto";
+  int32_t threads = 0;
+  void add_to(CLI::App &command);  // --isa and --threads
+};
+
+struct ContextDeleter {
+  void operator()(fovea_context *context) const { fovea_context_destroy(context); }
+};
+using ContextPtr = std::unique_ptr<fovea_context, ContextDeleter>;
+
+// Throws InputError where the level is not to be had.
+ContextPtr make_context(const ContextOptions &options);
+
+// On standard output. Bytes of file names that are not UTF-8 are replaced.
+void print_json(const nlohmann::ordered_json &report);
+
+// Throws InputError with fovea_last_error().
+void require_ok(fovea_status status);
+
+fovea_params default_params(int64_t batch, int64_t heads_q, int64_t heads_kv, int64_t seq_q, int64_t seq_kv, int64_t dim_k,
+                            int64_t dim_v);
+
+}  // namespace fovea::tools
