@@ -51,6 +51,7 @@ struct MergeTask {
 // How a kernel wants its rows: what plan needs to know of it.
 struct KernelShape {
   int32_t panel_rows;    // rows scored together
+  int32_t causal_panel_rows;  // the same for causal calls
   int32_t row_unit;      // a panel is a whole number of these
   int32_t key_tile;      // keys scored together; divides kKeyTile
   int32_t group_panels;  // most panels in a task: they share each block of keys while it is in cache

@@ -19,11 +19,12 @@ int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x >
 // Rows of a task: as many panels as share a block of keys well, fewer where that would leave workers without tasks.
 int64_t choose_rows_per_block(const Problem &problem, const KernelShape &shape, int64_t heads, int32_t workers) {
   const int64_t rows = problem.seq_q * problem.group;
+  const int64_t panel_rows = problem.causal ? shape.causal_panel_rows : shape.panel_rows;
   const int64_t row_bytes = (problem.dim_k + problem.dim_v) * static_cast<int64_t>(sizeof(float));
-  const int64_t in_cache = clamp(kTaskBytes / (shape.panel_rows * (row_bytes + 1)), 1, shape.group_panels);
+  const int64_t in_cache = clamp(kTaskBytes / (panel_rows * (row_bytes + 1)), 1, shape.group_panels);
   const int64_t wanted_blocks = workers == 1 ? 1 : ceil_div(kTasksPerWorker * workers, heads);
-  const int64_t panels = clamp(ceil_div(rows, shape.panel_rows) / wanted_blocks, 1, in_cache);
-  const int64_t blocks = ceil_div(rows, panels * shape.panel_rows);
+  const int64_t panels = clamp(ceil_div(rows, panel_rows) / wanted_blocks, 1, in_cache);
+  const int64_t blocks = ceil_div(rows, panels * panel_rows);
   return round_up(ceil_div(rows, blocks), shape.row_unit);
 }
 

@@ -36,7 +36,8 @@ std::vector<int64_t> query_sizes(int64_t most) {
   std::set<int64_t> edges;
   for (int32_t i = 0; i < count; ++i) {
     const KernelShape &shape = entries[i].kernel->shape;
-    for (const int64_t panels : {1, 2, int(shape.group_panels)}) edges.insert(panels * shape.panel_rows);
+    for (const int64_t rows : {shape.panel_rows, shape.causal_panel_rows})
+      for (const int64_t panels : {1, 2, int(shape.group_panels)}) edges.insert(panels * rows);
   }
   return around(edges, kFewAndPrimes, most);
 }

@@ -112,7 +112,8 @@ class Forward {
     problem_ = &problem;
     arena_ = {static_cast<char *>(scratch), 0};
     const int64_t vectors = (rows + L - 1) / L;
-    panel_count_ = (vectors + Simd::kPanelVectors - 1) / Simd::kPanelVectors;
+    const int64_t panel_vectors = problem.causal ? Simd::kCausalPanelVectors : Simd::kPanelVectors;
+    panel_count_ = (vectors + panel_vectors - 1) / panel_vectors;
     panels_ = arena_.take<Panel<Simd>>(panel_count_);
     // Depends on the problem alone, not on the rows of a task, so that a row's bits do not depend on how tasks are cut.
     dims_in_lanes_ = problem.seq_q * problem.group <= kFewRows;
@@ -562,7 +563,7 @@ class Forward {
 template <class Simd, int kGroupPanels>
 constexpr ForwardKernel make_forward_kernel(const char *name) {
   return {name,
-          {Panel<Simd>::kRows, Simd::kLanes, Simd::kKeyTile, kGroupPanels},
+          {Panel<Simd>::kRows, Simd::kCausalPanelVectors * Simd::kLanes, Simd::kLanes, Simd::kKeyTile, kGroupPanels},
           Forward<Simd>::scratch_bytes,
           Forward<Simd>::forward,
           Forward<Simd>::merge};

@@ -3,6 +3,7 @@
 //
 //   Vector, kLanes                      a vector of floats
 //   kPanelVectors, kKeyTile             tile of scores: kKeyTile keys x kPanelVectors vectors of queries, one accumulator each
+//   kCausalPanelVectors                 of panels of a causal call
 //   kValueVectors, value_rows(w)        tile of outputs: value_rows(w) rows x w <= kValueVectors vectors of value dims
 //   clamp, exponent_bits                for exp2_by_exponent_bits() below
 //   load, store, set1, add, sub, mul, div, fma(a, b, c) = a * b + c, max, select_less(a, b, x, y) = a < b ? x : y

@@ -13,6 +13,7 @@ namespace {
 struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
   // 12 accumulators, 3 query vectors and a broadcast fill the 16 registers.
   static constexpr int kPanelVectors = 3, kKeyTile = 4;
+  static constexpr int kCausalPanelVectors = kPanelVectors;
   static constexpr int kValueVectors = 2;
   static constexpr int value_rows(int) { return 6; }
 

@@ -12,6 +12,7 @@ namespace {
 struct Simd : BufferedTail<XsimdVector<FOVEA_XSIMD_ARCH>> {
   // 24 accumulators, 3 query vectors and a broadcast fit the 32 registers.
   static constexpr int kPanelVectors = 3, kKeyTile = 8;
+  static constexpr int kCausalPanelVectors = kPanelVectors;
   static constexpr int kValueVectors = 4;
   static constexpr int value_rows(int vectors) { return vectors == 4 ? 6 : 8; }
 
