@@ -49,17 +49,17 @@ extern "C" {
 typedef int32_t fovea_status;
 enum {
   FOVEA_OK = 0,
-  FOVEA_ERR_NULL_POINTER = 1,      /* a pointer that must not be NULL is */
-  FOVEA_ERR_STRUCT_SIZE = 2,       /* struct_size is not that of a version of the struct known here */
-  FOVEA_ERR_INVALID_ARGUMENT = 3,  /* a number outside its range: NaN scale, unknown enumerator, bad executor, ... */
-  FOVEA_ERR_INVALID_SIZE = 4,      /* a negative size, or heads_q not a multiple of heads_kv, or sizes whose product overflows */
-  FOVEA_ERR_INVALID_STRIDE = 5,    /* a negative stride, or one that makes elements of an output overlap */
-  FOVEA_ERR_INVALID_DTYPE = 6,     /* not a dtype, or not one this tensor may have */
-  FOVEA_ERR_OVERLAP = 7,           /* an output overlaps an input or another output */
-  FOVEA_ERR_WORKSPACE = 8,         /* the workspace given is too small */
-  FOVEA_ERR_OUT_OF_MEMORY = 9,     /* the library's own allocation failed (never in the hot call) */
-  FOVEA_ERR_UNSUPPORTED = 20,      /* well formed, but this version does not do it yet; the text names the field */
-  FOVEA_ERR_ISA_UNAVAILABLE = 30   /* the level asked for is not compiled in, or this CPU or OS does not allow it */
+  FOVEA_ERR_NULL_POINTER = 1,     /* a pointer that must not be NULL is */
+  FOVEA_ERR_STRUCT_SIZE = 2,      /* struct_size is not that of a version of the struct known here */
+  FOVEA_ERR_INVALID_ARGUMENT = 3, /* a number outside its range: NaN scale, unknown enumerator, bad executor, ... */
+  FOVEA_ERR_INVALID_SIZE = 4,     /* a negative size, or heads_q not a multiple of heads_kv, or sizes whose product overflows */
+  FOVEA_ERR_INVALID_STRIDE = 5,   /* a negative stride, or one that makes elements of an output overlap */
+  FOVEA_ERR_INVALID_DTYPE = 6,    /* not a dtype, or not one this tensor may have */
+  FOVEA_ERR_OVERLAP = 7,          /* an output overlaps an input or another output */
+  FOVEA_ERR_WORKSPACE = 8,        /* the workspace given is too small */
+  FOVEA_ERR_OUT_OF_MEMORY = 9,    /* the library's own allocation failed (never in the hot call) */
+  FOVEA_ERR_UNSUPPORTED = 20,     /* well formed, but this version does not do it yet; the text names the field */
+  FOVEA_ERR_ISA_UNAVAILABLE = 30  /* the level asked for is not compiled in, or this CPU or OS does not allow it */
 };
 
 typedef int32_t fovea_dtype;
@@ -122,7 +122,7 @@ typedef struct fovea_score_tile {
   float *score;
   int64_t row_stride, col_stride, rows, cols; /* rows are queries, cols are keys; each <= FOVEA_SCORE_TILE_MAX */
   int64_t batch, head, row0, col0;            /* where the tile's corner lies in the call */
-  const float *q, *k;                         /* FOVEA_SCORE_REPLACE only: unscaled rows of Q (ldq apart) and K (ldk apart), dim_k each */
+  const float *q, *k; /* FOVEA_SCORE_REPLACE only: unscaled rows of Q (ldq apart) and K (ldk apart), dim_k each */
   int64_t ldq, ldk, dim_k;
 } fovea_score_tile;
 typedef void (*fovea_score_fn)(void *user, const fovea_score_tile *tile); /* re-entrant; called from worker threads */
@@ -134,21 +134,22 @@ typedef struct fovea_params {
   uint32_t struct_size; /* sizeof(fovea_params) of the caller */
   uint32_t flags;       /* 0 */
   int64_t batch, heads_q, heads_kv, seq_q, seq_kv, dim_k, dim_v;
-  fovea_tensor q;       /* [batch, heads_q,  seq_q,  dim_k] f32 */
-  fovea_tensor k;       /* [batch, heads_kv, seq_kv, dim_k] f32; query head h uses key-value head h * heads_kv / heads_q */
-  fovea_tensor v;       /* [batch, heads_kv, seq_kv, dim_v] f32 */
-  fovea_tensor out;     /* [batch, heads_q,  seq_q,  dim_v] f32; its elements must not overlap one another or any other tensor */
-  fovea_tensor weights; /* optional output [batch, heads_q, seq_q, seq_kv] f32: the softmax matrix; excluded keys 0, each row sums to 1 (an empty row to 0) */
-  float *lse;           /* optional output [batch, heads_q, seq_q]: natural log of the sum of exp(score); -infinity for an empty row */
+  fovea_tensor q;   /* [batch, heads_q,  seq_q,  dim_k] f32 */
+  fovea_tensor k;   /* [batch, heads_kv, seq_kv, dim_k] f32; query head h uses key-value head h * heads_kv / heads_q */
+  fovea_tensor v;   /* [batch, heads_kv, seq_kv, dim_v] f32 */
+  fovea_tensor out; /* [batch, heads_q,  seq_q,  dim_v] f32; its elements must not overlap one another or any other tensor */
+  fovea_tensor
+      weights; /* optional output [batch, heads_q, seq_q, seq_kv] f32: the softmax matrix; excluded keys 0, each row sums to 1 (an empty row to 0) */
+  float *lse;  /* optional output [batch, heads_q, seq_q]: natural log of the sum of exp(score); -infinity for an empty row */
   int64_t lse_stride[3];
-  float scale;          /* any finite value; fovea_params_init() sets 1/sqrt(dim_k), or 1 where dim_k is 0 */
-  float softcap;        /* [later] */
-  int32_t causal;       /* 0 or 1: query at position p sees keys 0..p */
-  int32_t align;        /* FOVEA_ALIGN_*; must name a corner where causal is 1 */
-  int64_t window_left, window_right;           /* [later] -1 = unbounded */
-  fovea_tensor mask;                           /* [later] */
-  const float *alibi_slopes, *sinks;           /* [later] */
-  const int32_t *seqlens_q, *seqlens_kv;       /* [later] */
+  float scale;                           /* any finite value; fovea_params_init() sets 1/sqrt(dim_k), or 1 where dim_k is 0 */
+  float softcap;                         /* [later] */
+  int32_t causal;                        /* 0 or 1: query at position p sees keys 0..p */
+  int32_t align;                         /* FOVEA_ALIGN_*; must name a corner where causal is 1 */
+  int64_t window_left, window_right;     /* [later] -1 = unbounded */
+  fovea_tensor mask;                     /* [later] */
+  const float *alibi_slopes, *sinks;     /* [later] */
+  const int32_t *seqlens_q, *seqlens_kv; /* [later] */
   const int32_t *cu_seqlens_q, *cu_seqlens_kv; /* [later] */
   fovea_score_fn score;                        /* [later] */
   void *score_user;                            /* [later] */
@@ -172,10 +173,10 @@ typedef struct fovea_executor {
 typedef struct fovea_context fovea_context; /* immutable once created; may be shared by threads */
 
 typedef struct fovea_options {
-  uint32_t struct_size;           /* sizeof(fovea_options) of the caller */
-  uint32_t flags;                 /* FOVEA_NO_AMX, FOVEA_IGNORE_ENV, FOVEA_FAST_MATH16 */
-  fovea_isa isa;                  /* a level, or FOVEA_ISA_AUTO for the best; an unavailable level is an error, never a fallback */
-  int32_t num_threads;            /* 0 = min(the OpenMP default, CPU affinity, CPU quota); 1 = never enters OpenMP */
+  uint32_t struct_size; /* sizeof(fovea_options) of the caller */
+  uint32_t flags;       /* FOVEA_NO_AMX, FOVEA_IGNORE_ENV, FOVEA_FAST_MATH16 */
+  fovea_isa isa;        /* a level, or FOVEA_ISA_AUTO for the best; an unavailable level is an error, never a fallback */
+  int32_t num_threads;  /* 0 = min(the OpenMP default, CPU affinity, CPU quota); 1 = never enters OpenMP */
   const fovea_executor *executor; /* copied; NULL = OpenMP if it was built in, else serial */
 } fovea_options;
 

@@ -15,8 +15,8 @@ struct LevelList {
 };
 LevelList known_levels();
 
-const char *level_name(int32_t level);         // "unknown" for other numbers
-int32_t level_from_name(const char *name);     // 0 (FOVEA_ISA_AUTO) for "auto", -1 for other texts
+const char *level_name(int32_t level);      // "unknown" for other numbers
+int32_t level_from_name(const char *name);  // 0 (FOVEA_ISA_AUTO) for "auto", -1 for other texts
 bool level_compiled(int32_t level);
 
 // Why a level may not be used with these features: "" where it may. Constant text.

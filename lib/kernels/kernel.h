@@ -31,12 +31,12 @@ struct Partial {
 struct ForwardTask {
   const Problem *problem;
   RowRange rows;
-  bool keys_are_cold;               // fetch blocks of keys ahead of their use
-  const RowRange *next;             // the rows that come next and are to be fetched; null: none
-  int64_t chunk_keys;               // keys of a chunk, the last one shorter
-  int64_t chunk_begin, chunk_end;   // which chunks this task sums
-  const Partial *partials;          // one per chunk of the task: stored there. Null: the task owns its rows, folds and writes them
-  void *scratch;                    // of this worker, 64-byte aligned, as many bytes as the kernel's scratch function says
+  bool keys_are_cold;              // fetch blocks of keys ahead of their use
+  const RowRange *next;            // the rows that come next and are to be fetched; null: none
+  int64_t chunk_keys;              // keys of a chunk, the last one shorter
+  int64_t chunk_begin, chunk_end;  // which chunks this task sums
+  const Partial *partials;         // one per chunk of the task: stored there. Null: the task owns its rows, folds and writes them
+  void *scratch;                   // of this worker, 64-byte aligned, as many bytes as the kernel's scratch function says
 };
 
 // Folds the stored partials of all chunks of a range and writes its rows.
@@ -50,16 +50,16 @@ struct MergeTask {
 
 // How a kernel wants its rows: what plan needs to know of it.
 struct KernelShape {
-  int32_t panel_rows;    // rows scored together
+  int32_t panel_rows;         // rows scored together
   int32_t causal_panel_rows;  // the same for causal calls
-  int32_t row_unit;      // a panel is a whole number of these
-  int32_t key_tile;      // keys scored together; divides kKeyTile
-  int32_t group_panels;  // most panels in a task: they share each block of keys while it is in cache
+  int32_t row_unit;           // a panel is a whole number of these
+  int32_t key_tile;           // keys scored together; divides kKeyTile
+  int32_t group_panels;       // most panels in a task: they share each block of keys while it is in cache
 };
 
 // One kernel of one level. All of its functions are pure but for what their task points to.
 struct ForwardKernel {
-  const char *name;  // "avx512/prefill/f32/48x8"
+  const char *name;  // level/operation/types: "avx512/prefill/f32"
   KernelShape shape;
   int64_t (*scratch_bytes)(const Problem *problem, int64_t rows);  // for a task of at most so many rows
   void (*forward)(const ForwardTask *task);

@@ -52,9 +52,10 @@ Plan make_plan(const Problem &problem, const ForwardKernel &kernel, int32_t work
   plan.chunk_keys = chunk_keys(problem.seq_kv);
   plan.chunks = ceil_div(problem.seq_kv, plan.chunk_keys);
   plan.splits = 1;
-  const int64_t partial_bytes =
-      round_up(plan.blocks * plan.chunks * plan.rows_per_block * (problem.dim_v + 2) * static_cast<int64_t>(sizeof(float)), kAlignment);
-  if (workers > 1 && plan.chunks > 1 && plan.blocks < kTasksPerWorker * workers && partial_bytes <= partial_budget(problem, workers))
+  const int64_t partial_bytes = round_up(
+      plan.blocks * plan.chunks * plan.rows_per_block * (problem.dim_v + 2) * static_cast<int64_t>(sizeof(float)), kAlignment);
+  if (workers > 1 && plan.chunks > 1 && plan.blocks < kTasksPerWorker * workers &&
+      partial_bytes <= partial_budget(problem, workers))
     plan.splits = clamp(ceil_div(kTasksPerWorker * workers, plan.blocks), 1, plan.chunks);
   plan.tasks = plan.blocks * plan.splits;
 

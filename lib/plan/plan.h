@@ -12,13 +12,13 @@ struct Plan {
   int64_t rows_per_block;  // flattened rows (query * group + head in group)
   int64_t blocks;          // of all heads and batch entries
   int64_t chunk_keys, chunks;
-  int64_t splits;          // tasks that share a block's chunks; 1: each task owns its rows
-  int64_t tasks;           // blocks * splits
-  bool fetch_ahead;        // inputs are too large to be in cache already
-  int64_t scratch_bytes;   // per worker
-  int64_t partial_bytes;   // all stored partials
-  int64_t counter_bytes;   // one counter per block: how many of its splits are still missing
-  int64_t workspace_bytes; // of everything, alignment slack included
+  int64_t splits;           // tasks that share a block's chunks; 1: each task owns its rows
+  int64_t tasks;            // blocks * splits
+  bool fetch_ahead;         // inputs are too large to be in cache already
+  int64_t scratch_bytes;    // per worker
+  int64_t partial_bytes;    // all stored partials
+  int64_t counter_bytes;    // one counter per block: how many of its splits are still missing
+  int64_t workspace_bytes;  // of everything, alignment slack included
 };
 
 // Keys of a chunk of a row with kv_len keys (kernels/kernel.h says what a chunk is).

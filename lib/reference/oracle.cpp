@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kUnitRoundoff = 0x1p-24;  // u: of float
 constexpr double kWeightError = 0x1p-22;   // u_p: of one float exp2, argument reduction included
-constexpr double kLargestSum = 0x1p20;  // of exponentials before they are divided by their sum: 2^20, or a row's keys
+constexpr double kLargestSum = 0x1p20;     // of exponentials before they are divided by their sum: 2^20, or a row's keys
 constexpr double kLog2e = 1.4426950408889634;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 

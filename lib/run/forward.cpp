@@ -9,9 +9,9 @@ struct Run {
   const Problem *problem;
   const ForwardKernel *kernel;
   const Plan *plan;
-  char *scratch;      // plan->scratch_bytes a worker
-  float *partials;    // [block][chunk]: values, then maxima, then sums of rows_per_block rows
-  int64_t *missing;   // [block]: splits not yet done
+  char *scratch;     // plan->scratch_bytes a worker
+  float *partials;   // [block][chunk]: values, then maxima, then sums of rows_per_block rows
+  int64_t *missing;  // [block]: splits not yet done
 };
 
 RowRange rows_of_block(const Run &run, int64_t block) {
@@ -84,7 +84,8 @@ void run_task(void *arg, int64_t i, int32_t worker) {
 
 }  // namespace
 
-void run_forward(const Problem &problem, const ForwardKernel &kernel, const Plan &plan, const Executor &executor, void *workspace) {
+void run_forward(const Problem &problem, const ForwardKernel &kernel, const Plan &plan, const Executor &executor,
+                 void *workspace) {
   if (plan.tasks == 0) return;
   char *at = reinterpret_cast<char *>((reinterpret_cast<uintptr_t>(workspace) + 63) & ~uintptr_t{63});
   Run run = {&problem, &kernel, &plan, at, nullptr, nullptr};

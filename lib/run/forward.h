@@ -6,6 +6,7 @@
 namespace fovea {
 
 // workspace: plan.workspace_bytes, any alignment.
-void run_forward(const Problem &problem, const ForwardKernel &kernel, const Plan &plan, const Executor &executor, void *workspace);
+void run_forward(const Problem &problem, const ForwardKernel &kernel, const Plan &plan, const Executor &executor,
+                 void *workspace);
 
 }  // namespace fovea

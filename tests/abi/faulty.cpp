@@ -5,7 +5,7 @@ float known_at_run_time();
 
 namespace fovea {
 inline __attribute__((noinline)) float shared_by_accident(float x) { return x * x; }  // weak, and any level may define it
-}
+}  // namespace fovea
 
 namespace fovea::avx2 {
 

@@ -198,8 +198,10 @@ class Forward {
     }
     panel.started = false;
     if (queries == nullptr) return;
-    if (dims_in_lanes_) pack_rows(q, panel.rows, queries);
-    else pack_queries(q, panel.vectors, queries);
+    if (dims_in_lanes_)
+      pack_rows(q, panel.rows, queries);
+    else
+      pack_queries(q, panel.vectors, queries);
   }
 
   void pack_queries(const float *const *q, int vectors, float *packed) const {
@@ -253,7 +255,8 @@ class Forward {
     if (rest == 0 || dims_in_lanes_) return;
     const float *last = block.k + (block.keys - rest) * block.k_stride;
     for (int64_t r = 0; r < kKeyTile; ++r) {
-      for (int64_t d = 0; d < problem.dim_k; ++d) last_keys_[r * problem.dim_k + d] = r < rest ? last[r * block.k_stride + d] : 0.0f;
+      for (int64_t d = 0; d < problem.dim_k; ++d)
+        last_keys_[r * problem.dim_k + d] = r < rest ? last[r * block.k_stride + d] : 0.0f;
     }
   }
 
@@ -346,8 +349,8 @@ class Forward {
   template <int NV>
   void score_keys(const Panel<Simd> &panel, const Block &block, int64_t key, float *score) {
     if (dims_in_lanes_) {
-      return score_tile_by_dims<Simd>(block.k + key * block.k_stride, block.k_stride, smaller(kKeyTile, block.keys - key), panel.queries,
-                                      panel.rows, problem_->dim_k, score);
+      return score_tile_by_dims<Simd>(block.k + key * block.k_stride, block.k_stride, smaller(kKeyTile, block.keys - key),
+                                      panel.queries, panel.rows, problem_->dim_k, score);
     }
     const KeyRows rows = key_rows(block, key);
     for (int t = 0; t < kKeyTile; t += Simd::kKeyTile)
@@ -373,8 +376,10 @@ class Forward {
       float *p = p_ + key * kWidth;
       const bool whole = key + kKeyTile <= smaller(full_keys, block.keys);
       if (referenced && !dims_in_lanes_) {
-        if (whole) exponentiate<NV, TileKind::kWhole>(panel, block, key, p);
-        else exponentiate<NV, TileKind::kLimited>(panel, block, key, p);
+        if (whole)
+          exponentiate<NV, TileKind::kWhole>(panel, block, key, p);
+        else
+          exponentiate<NV, TileKind::kLimited>(panel, block, key, p);
       } else if (whole && !dims_in_lanes_ && Simd::kKeyTile == kKeyTile && block.begin + key == chunk_begin) {
         exponentiate<NV, TileKind::kFirst>(panel, block, key, p);
         referenced = every_row_has_reference(state, NV);
@@ -414,7 +419,8 @@ class Forward {
 
   // The block again, with the true maximum for the rows whose sums went out of range; the others come out as they were.
   template <int NV>
-  __attribute__((noinline)) void redo(Panel<Simd> &panel, const Block &block, int64_t keys, const float *sum_before, bool rescale_sums) {
+  __attribute__((noinline)) void redo(Panel<Simd> &panel, const Block &block, int64_t keys, const float *sum_before,
+                                      bool rescale_sums) {
     constexpr int kWidth = NV * L;
     for (int64_t key = 0; key < keys; key += kKeyTile) {
       score_keys<NV>(panel, block, key, p_ + key * kWidth);
@@ -474,8 +480,10 @@ class Forward {
             out = Simd::fma(out, Simd::load(keep[c]), Simd::mul(x, Simd::load(take[c])));
           }
           out = normalise<Simd>(out, divisor<Simd>(sum));
-          if (n == L) Simd::store(panel.out[r] + d, out);
-          else Simd::store_tail(panel.out[r] + d, out, tail);
+          if (n == L)
+            Simd::store(panel.out[r] + d, out);
+          else
+            Simd::store_tail(panel.out[r] + d, out, tail);
         }
       }
     }
@@ -543,7 +551,8 @@ class Forward {
         for (int j = 0; j < kKeyTile; ++j) weight[j] = p_[j * kWidth + r];
         for (int j = 0; j < kKeyTile; j += L)
           Simd::store(weight + j, Simd::div(Simd::exp2(Simd::sub(Simd::load(weight + j), max)), sum));
-        for (int64_t j = 0; j < smaller(kKeyTile, panel.limit[r] - block.begin - key); ++j) out[j * weights.stride[3]] = weight[j];
+        for (int64_t j = 0; j < smaller(kKeyTile, panel.limit[r] - block.begin - key); ++j)
+          out[j * weights.stride[3]] = weight[j];
       }
     }
   }

@@ -7,8 +7,8 @@
 namespace fovea::FOVEA_LEVEL {
 namespace {
 
-constexpr float kNoKeys = -__builtin_inff();   // the maximum over no keys
-constexpr float kLowest = -3.402823466e+38f;   // -FLT_MAX: less than this is kNoKeys
+constexpr float kNoKeys = -__builtin_inff();  // the maximum over no keys
+constexpr float kLowest = -3.402823466e+38f;  // -FLT_MAX: less than this is kNoKeys
 
 // What to subtract where the maximum may be kNoKeys: exp2(-inf - 0) is 0, exp2(-inf + inf) would be NaN.
 template <class Simd>
@@ -120,8 +120,8 @@ constexpr int64_t padded_dim(int64_t dim_k) {
   return (dim_k + Simd::kLanes - 1) / Simd::kLanes * Simd::kLanes;
 }
 template <class Simd>
-__attribute__((noinline)) void score_tile_by_dims(const float *k, int64_t k_stride, int64_t keys, const float *rows, int64_t row_count,
-                                                  int64_t dim_k, float *score) {
+__attribute__((noinline)) void score_tile_by_dims(const float *k, int64_t k_stride, int64_t keys, const float *rows,
+                                                  int64_t row_count, int64_t dim_k, float *score) {
   constexpr int L = Simd::kLanes;
   const int64_t whole = dim_k / L * L;
   const auto tail = Simd::tail(static_cast<int>(dim_k - whole));

@@ -108,8 +108,8 @@ FOVEA_INLINE void softmax_tile(float *score, int64_t key, SoftmaxState<Simd> &st
 // Where sums went out of range: raises those rows' references to the true maximum over the block's scores, and sets the sums back to
 // what they were before the block, in the new units. rescale: factor a row for what the chunk has summed so far.
 template <class Simd>
-FOVEA_INLINE void raise_references(const float *score, int64_t keys, const float *sum_before, SoftmaxState<Simd> &state, int vectors,
-                                   float *rescale) {
+FOVEA_INLINE void raise_references(const float *score, int64_t keys, const float *sum_before, SoftmaxState<Simd> &state,
+                                   int vectors, float *rescale) {
   const int width = vectors * Simd::kLanes;
   for (int i = 0; i < width; i += Simd::kLanes) {
     const auto old = Simd::load(state.chunk_max + i);

@@ -26,8 +26,8 @@ struct ValueJob {
 
   // The last block of a chunk folds it into the output: out = (out * keep + chunk * take) / divide.
   float *const *out;
-  bool out_load;        // not the first chunk
-  bool out_divide;      // the last chunk
+  bool out_load;    // not the first chunk
+  bool out_divide;  // the last chunk
   const float *keep, *take, *divide;
 };
 
@@ -46,8 +46,10 @@ struct ValueTile {
     return kTail && w == W - 1 ? Simd::load_tail(p + w * L, tail) : Simd::load(p + w * L);
   }
   static FOVEA_INLINE void store(float *p, int w, Vector x, typename Simd::Tail tail) {
-    if (kTail && w == W - 1) Simd::store_tail(p + w * L, x, tail);
-    else Simd::store(p + w * L, x);
+    if (kTail && w == W - 1)
+      Simd::store_tail(p + w * L, x, tail);
+    else
+      Simd::store(p + w * L, x);
   }
 
   static FOVEA_INLINE void multiply(const ValueJob &job, int64_t row, int64_t dim, int64_t keys, typename Simd::Tail tail,
@@ -177,8 +179,10 @@ FOVEA_INLINE void select_value_columns(int width, bool has_tail, const ValueJob 
   if constexpr (W > 1) {
     if (width < W) return select_value_columns<Simd, W - 1>(width, has_tail, job, rows, dim, tail);
   }
-  if (has_tail) multiply_value_columns<Simd, W, true>(job, rows, dim, tail);
-  else multiply_value_columns<Simd, W, false>(job, rows, dim, tail);
+  if (has_tail)
+    multiply_value_columns<Simd, W, true>(job, rows, dim, tail);
+  else
+    multiply_value_columns<Simd, W, false>(job, rows, dim, tail);
 }
 
 // The whole block for the whole panel.

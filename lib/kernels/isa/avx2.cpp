@@ -36,7 +36,9 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
   }
   static FOVEA_INLINE Vector exp2(Vector t) { return exp2_by_exponent_bits<Simd>(t); }
 
-  static FOVEA_INLINE void load_columns(const float *const *row, int64_t d, Vector (&x)[kColumns]) { load_columns_256(row, d, x); }
+  static FOVEA_INLINE void load_columns(const float *const *row, int64_t d, Vector (&x)[kColumns]) {
+    load_columns_256(row, d, x);
+  }
 
   using Tail = __m256i;
   static FOVEA_INLINE Tail tail(int n) {

@@ -30,7 +30,9 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
     return _mm512_scalef_ps(exp2_polynomial<Simd>(f, kExp2Unit), t);
   }
 
-  static FOVEA_INLINE void load_columns(const float *const *row, int64_t d, Vector (&x)[kColumns]) { load_columns_512(row, d, x); }
+  static FOVEA_INLINE void load_columns(const float *const *row, int64_t d, Vector (&x)[kColumns]) {
+    load_columns_512(row, d, x);
+  }
 
   using Tail = __mmask16;
   static FOVEA_INLINE Tail tail(int n) { return static_cast<Tail>((1u << n) - 1); }

@@ -31,7 +31,8 @@ struct Simd : BufferedTail<XsimdVector<FOVEA_XSIMD_ARCH>> {
   }
   static FOVEA_INLINE void load_columns(const float *const *row, int64_t d, Vector (&x)[kColumns]) {
     const float32x4_t a = vld1q_f32(row[0] + d), b = vld1q_f32(row[1] + d), c = vld1q_f32(row[2] + d), e = vld1q_f32(row[3] + d);
-    const float32x4_t ac_low = vzip1q_f32(a, c), ac_high = vzip2q_f32(a, c), be_low = vzip1q_f32(b, e), be_high = vzip2q_f32(b, e);
+    const float32x4_t ac_low = vzip1q_f32(a, c), ac_high = vzip2q_f32(a, c), be_low = vzip1q_f32(b, e),
+                      be_high = vzip2q_f32(b, e);
     x[0] = vzip1q_f32(ac_low, be_low);
     x[1] = vzip2q_f32(ac_low, be_low);
     x[2] = vzip1q_f32(ac_high, be_high);

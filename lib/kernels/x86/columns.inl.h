@@ -16,7 +16,8 @@ FOVEA_INLINE __m512 load_quarters(const float *const *row, int64_t d) {
 }
 template <class Vector>
 FOVEA_INLINE void load_columns_512(const float *const *row, int64_t d, Vector (&x)[kColumns]) {
-  const __m512 a = load_quarters(row, d), b = load_quarters(row + 1, d), c = load_quarters(row + 2, d), e = load_quarters(row + 3, d);
+  const __m512 a = load_quarters(row, d), b = load_quarters(row + 1, d), c = load_quarters(row + 2, d),
+               e = load_quarters(row + 3, d);
   const __m512d ab_low = _mm512_castps_pd(_mm512_unpacklo_ps(a, b)), ab_high = _mm512_castps_pd(_mm512_unpackhi_ps(a, b));
   const __m512d ce_low = _mm512_castps_pd(_mm512_unpacklo_ps(c, e)), ce_high = _mm512_castps_pd(_mm512_unpackhi_ps(c, e));
   x[0] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab_low, ce_low));
