@@ -176,7 +176,7 @@ typedef struct fovea_options {
   uint32_t struct_size; /* sizeof(fovea_options) of the caller */
   uint32_t flags;       /* FOVEA_NO_AMX, FOVEA_IGNORE_ENV, FOVEA_FAST_MATH16 */
   fovea_isa isa;        /* a level, or FOVEA_ISA_AUTO for the best; an unavailable level is an error, never a fallback */
-  int32_t num_threads;  /* 0 = min(the OpenMP default, CPU affinity, CPU quota); 1 = never enters OpenMP */
+  int32_t num_threads;  /* 0 = min(the OpenMP default, CPU affinity, CPU quota); 1 = never enters OpenMP; at most 8192 */
   const fovea_executor *executor; /* copied; NULL = OpenMP if it was built in, else serial */
 } fovea_options;
 
@@ -190,7 +190,7 @@ FOVEA_API const char *fovea_status_string(fovea_status status);
 FOVEA_API const char *fovea_last_error(void);
 
 /* Fills p for dense [batch, head, seq, dim] f32 tensors of these sizes, scale 1/sqrt(dim_k), every option off, every pointer
- * NULL. struct_size is sizeof(fovea_params). Sizes of 0 are valid. */
+ * NULL. struct_size is sizeof(fovea_params). Sizes of 0 are valid; dims are at most 2^24. */
 FOVEA_API fovea_status fovea_params_init(fovea_params *p, size_t struct_size, int64_t batch, int64_t heads_q, int64_t heads_kv,
                                          int64_t seq_q, int64_t seq_kv, int64_t dim_k, int64_t dim_v);
 
