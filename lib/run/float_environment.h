@@ -19,10 +19,10 @@ inline FloatEnvironment enter_float_environment() {
   return saved;
 #elif defined(__aarch64__)
   constexpr uint64_t kFlushToZero = uint64_t{1} << 24;
-  uint64_t saved;
-  __asm__ volatile("mrs %0, fpcr" : "=r"(saved));
+  uint64_t control, flags;  // the sticky flags have a register of their own, whose upper half is unused
+  __asm__ volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(control), "=r"(flags));
   __asm__ volatile("msr fpcr, %0" : : "r"(kFlushToZero) : "memory");
-  return saved;
+  return control | flags << 32;
 #else
   return 0;
 #endif
@@ -32,7 +32,7 @@ inline void leave_float_environment(FloatEnvironment saved) {
 #if defined(__x86_64__)
   _mm_setcsr(static_cast<uint32_t>(saved));
 #elif defined(__aarch64__)
-  __asm__ volatile("msr fpcr, %0" : : "r"(saved) : "memory");
+  __asm__ volatile("msr fpcr, %0\n\tmsr fpsr, %1" : : "r"(saved & 0xffffffff), "r"(saved >> 32) : "memory");
 #else
   (void)saved;
 #endif

@@ -2,7 +2,11 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sys/resource.h>
+#include <algorithm>
+#include <climits>
 
+#include <algorithm>
+#include <climits>
 #include <cmath>
 #include <functional>
 
@@ -95,7 +99,8 @@ void run_on_stack(size_t bytes, std::function<void()> work) {
 
 TEST_P(MemoryUseTest, SmallStacksOfCallersAndWorkers) {
   if (kSanitized) GTEST_SKIP() << "not meaningful under a sanitizer";
-  for (const size_t stack : {size_t{64} << 10, size_t{128} << 10}) {
+  for (const size_t bytes : {size_t{64} << 10, size_t{128} << 10}) {
+    const size_t stack = std::max(bytes, size_t(PTHREAD_STACK_MIN));  // 128 KiB on AArch64
     reference::ThreadPool pool(3, stack);
     fovea_options options;
     ASSERT_EQ(fovea_options_init(&options, sizeof options), FOVEA_OK);

@@ -16,6 +16,8 @@ struct Simd : BufferedTail<XsimdVector<FOVEA_XSIMD_ARCH>> {
   static constexpr int kValueVectors = 4;
   static constexpr int value_rows(int vectors) { return vectors == 4 ? 6 : 8; }
 
+  // xsimd 8.1 divides by an approximate reciprocal.
+  static FOVEA_INLINE Vector div(Vector a, Vector b) { return vdivq_f32(a, b); }
   static FOVEA_INLINE Vector fma(Vector a, Vector b, Vector c) { return vfmaq_f32(c, a, b); }
   static FOVEA_INLINE float sum(Vector a) { return vaddvq_f32(a); }
   static FOVEA_INLINE bool all_finite(Vector a) {
