@@ -107,6 +107,7 @@ struct Options : fovea_options {
     num_threads = count;
     return *this;
   }
+  Options &with_executor(fovea_executor &&) = delete;
   Options &with_executor(const fovea_executor &e) {  // read when the context is created
     executor = &e;
     return *this;

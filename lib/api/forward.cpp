@@ -12,10 +12,7 @@
 namespace fovea {
 namespace {
 
-bool writes_nothing(const Problem &p) {
-  const bool no_rows = p.batch == 0 || p.heads_q == 0 || p.seq_q == 0;
-  return no_rows || (p.dim_v == 0 && !p.lse && !(p.weights.data && p.seq_kv > 0));
-}
+bool has_no_rows(const Problem &p) { return p.batch == 0 || p.heads_q == 0 || p.seq_q == 0; }
 
 }  // namespace
 
@@ -23,7 +20,7 @@ fovea_status prepare(const fovea_context *c, const fovea_params *p, Call *call) 
   *call = {};
   if (!c) return fail(FOVEA_ERR_NULL_POINTER, "context: must not be NULL");
   const fovea_status status = check_params(p, &call->problem);
-  if (status || writes_nothing(call->problem)) return status;
+  if (status || has_no_rows(call->problem)) return status;
   call->kernel = select_kernel(c->level, call->problem);
   if (!call->kernel) return fail(FOVEA_ERR_UNSUPPORTED, "context: level %s has no kernel for this call", level_name(c->level));
   call->plan = make_plan(call->problem, *call->kernel, c->executor.workers);

@@ -3,6 +3,7 @@
 #include "api/check.h"
 #include "api/error.h"
 #include "fovea/fovea.h"
+#include "run/float_environment.h"
 
 namespace {
 
@@ -35,7 +36,9 @@ fovea_status fovea_params_init(fovea_params *p, size_t struct_size, int64_t batc
     return fail(FOVEA_ERR_INVALID_SIZE, "heads, seq, dim: the product is too large");
   r.lse_stride[1] = seq_q;
   r.lse_stride[2] = 1;
+  const fovea::FloatEnvironment saved = fovea::enter_float_environment();  // the same bits whatever the caller's rounding
   r.scale = dim_k ? float(1 / sqrt(double(dim_k))) : 1;
+  fovea::leave_float_environment(saved);
   r.window_left = r.window_right = -1;
   *p = r;
   return FOVEA_OK;

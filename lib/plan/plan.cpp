@@ -3,6 +3,7 @@
 namespace fovea {
 namespace {
 
+constexpr int64_t kFloatBytes = sizeof(float);
 constexpr int64_t kAlignment = 64;  // a cache line: no two workers write to the same one
 
 // Queries and outputs of a task are used again for every block of keys, and shall stay in a second-level cache of 1 MiB or more beside
@@ -20,7 +21,7 @@ int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x >
 int64_t choose_rows_per_block(const Problem &problem, const KernelShape &shape, int64_t heads, int32_t workers) {
   const int64_t rows = problem.seq_q * problem.group;
   const int64_t panel_rows = problem.causal ? shape.causal_panel_rows : shape.panel_rows;
-  const int64_t row_bytes = (problem.dim_k + problem.dim_v) * static_cast<int64_t>(sizeof(float));
+  const int64_t row_bytes = (problem.dim_k + problem.dim_v) * kFloatBytes;
   const int64_t in_cache = clamp(kTaskBytes / (panel_rows * (row_bytes + 1)), 1, shape.group_panels);
   const int64_t wanted_blocks = workers == 1 ? 1 : ceil_div(kTasksPerWorker * workers, heads);
   const int64_t panels = clamp(ceil_div(rows, panel_rows) / wanted_blocks, 1, in_cache);
@@ -35,7 +36,7 @@ int64_t partial_budget(const Problem &problem, int32_t workers) {
 }
 
 // Inputs beyond a core's share of a last-level cache come from memory, a head at a time.
-constexpr int64_t kCachedBytes = 8 << 20;
+constexpr double kCachedBytes = 8 << 20;
 
 }  // namespace
 
@@ -52,22 +53,21 @@ Plan make_plan(const Problem &problem, const ForwardKernel &kernel, int32_t work
   plan.chunk_keys = chunk_keys(problem.seq_kv);
   plan.chunks = ceil_div(problem.seq_kv, plan.chunk_keys);
   plan.splits = 1;
-  const int64_t partial_bytes = round_up(
-      plan.blocks * plan.chunks * plan.rows_per_block * (problem.dim_v + 2) * static_cast<int64_t>(sizeof(float)), kAlignment);
-  if (workers > 1 && plan.chunks > 1 && plan.blocks < kTasksPerWorker * workers &&
-      partial_bytes <= partial_budget(problem, workers))
-    plan.splits = clamp(ceil_div(kTasksPerWorker * workers, plan.blocks), 1, plan.chunks);
+  if (workers > 1 && plan.chunks > 1 && plan.blocks < kTasksPerWorker * workers) {
+    const int64_t partial_bytes = plan.blocks * plan.chunks * plan.rows_per_block * (problem.dim_v + 2) * kFloatBytes;
+    if (partial_bytes <= partial_budget(problem, workers)) {
+      plan.splits = clamp(ceil_div(kTasksPerWorker * workers, plan.blocks), 1, plan.chunks);
+      plan.partial_bytes = round_up(partial_bytes, kAlignment);
+      plan.counter_bytes = round_up(plan.blocks * static_cast<int64_t>(sizeof(int64_t)), kAlignment);
+    }
+  }
   plan.tasks = plan.blocks * plan.splits;
 
-  const int64_t keys_bytes = heads * problem.seq_kv * (problem.dim_k + problem.dim_v) * static_cast<int64_t>(sizeof(float));
-  const int64_t query_bytes = heads * rows * problem.dim_k * static_cast<int64_t>(sizeof(float));
-  plan.fetch_ahead = keys_bytes + query_bytes > kCachedBytes;
+  const double keys = static_cast<double>(problem.seq_kv) * static_cast<double>(problem.dim_k + problem.dim_v);
+  const double queries = static_cast<double>(rows) * static_cast<double>(problem.dim_k);
+  plan.fetch_ahead = static_cast<double>(heads) * (keys + queries) * kFloatBytes > kCachedBytes;
 
   plan.scratch_bytes = round_up(kernel.scratch_bytes(&problem, plan.rows_per_block), kAlignment);
-  if (plan.splits > 1) {
-    plan.partial_bytes = partial_bytes;
-    plan.counter_bytes = round_up(plan.blocks * static_cast<int64_t>(sizeof(int64_t)), kAlignment);
-  }
   plan.workspace_bytes = plan.scratch_bytes * workers + plan.partial_bytes + plan.counter_bytes + kAlignment - 1;
   return plan;
 }

@@ -4,6 +4,7 @@
 #include <omp.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/stat.h>
 
 #include "run/cpu_quota.h"
 #endif
@@ -16,13 +17,20 @@ void run_serial(void *, TaskFunction task, void *arg, int64_t n) {
 }
 
 #ifdef _OPENMP
-// The threads of libgomp do not survive a fork, and the child would wait for them for ever.
-int forked;
-pthread_once_t watch_forks_once = PTHREAD_ONCE_INIT;
+// The threads of libgomp do not survive a fork, and the child would wait for them for ever, whoever started them. A process that had
+// but one thread when it forked had none of them: its child may use OpenMP.
+int forked, threads_at_fork;
 
-void note_fork() { __atomic_store_n(&forked, 1, __ATOMIC_RELAXED); }
+void count_threads() {
+  struct stat tasks;
+  threads_at_fork = stat("/proc/self/task", &tasks) == 0 ? int(tasks.st_nlink) - 2 : 2;  // unknown: as if there were more
+}
+void note_fork() {
+  if (threads_at_fork > 1) __atomic_store_n(&forked, 1, __ATOMIC_RELAXED);
+}
 
-void watch_forks() { pthread_atfork(nullptr, nullptr, note_fork); }
+// When the library is loaded, since the host may use OpenMP and fork before it creates a context.
+__attribute__((constructor)) void watch_forks() { pthread_atfork(count_threads, nullptr, note_fork); }
 
 // user is the number of threads itself: nothing to keep alive.
 void run_openmp(void *user, TaskFunction task, void *arg, int64_t n) {
@@ -54,7 +62,6 @@ Executor serial_executor() { return {1, nullptr, run_serial}; }
 #ifdef _OPENMP
 Executor openmp_executor(int32_t threads) {
   if (threads <= 1) return serial_executor();
-  pthread_once(&watch_forks_once, watch_forks);
   return {threads, reinterpret_cast<void *>(intptr_t(threads)), run_openmp};
 }
 

@@ -15,7 +15,7 @@ struct Executor {
 // Runs the tasks in order on the calling thread.
 Executor serial_executor();
 
-// OpenMP with so many threads. Serial in a child forked after OpenMP was used, where libgomp would hang, and for one thread. Where
+// OpenMP with so many threads. Serial in a child forked from a process of several threads, where libgomp could hang, and for one thread. Where
 // OpenMP is not built in, the serial executor.
 Executor openmp_executor(int32_t threads);
 

@@ -195,6 +195,7 @@ class Forward {
     for (int i = 0; i < panel.vectors * L; i += L) {
       Simd::store(panel.state.max + i, Simd::set1(kNoKeys));
       Simd::store(panel.state.sum + i, Simd::set1(0.0f));
+      Simd::store(panel.state.sum_low + i, Simd::set1(0.0f));
     }
     panel.started = false;
     if (queries == nullptr) return;
@@ -342,7 +343,7 @@ class Forward {
     SoftmaxState<Simd> &state = panel.state;
     for (int t = 0; t < kKeyTile; t += Simd::kKeyTile) {
       exponentiate_tile<Simd, NV, kKind>(rows.k + t * rows.stride, rows.stride, panel.queries, problem_->dim_k, state.chunk_max,
-                                         state.chunk_sum, p + t * NV * L, state.limit, static_cast<float>(key + t));
+                                         state.run_sum, p + t * NV * L, state.limit, static_cast<float>(key + t));
     }
   }
 
@@ -368,8 +369,8 @@ class Forward {
       state.limit[r] = static_cast<float>(panel.key_end[r]);
     }
 
-    alignas(64) float sum_before[kRows];
-    for (int i = 0; i < kWidth; i += L) Simd::store(sum_before + i, Simd::load(state.chunk_sum + i));
+    ChunkSums<Simd> before;
+    save_sums(state, NV, before);
     bool referenced = every_row_has_reference(state, NV);
     for (int64_t key = 0; key < keys; key += kKeyTile) {
       ahead_.fetch();
@@ -388,8 +389,10 @@ class Forward {
         softmax_tile(p, key, state, NV);
         if (!referenced) referenced = every_row_has_reference(state, NV);
       }
+      if ((key + kKeyTile) % kKeyRun == 0) end_run(state, NV);
     }
-    if (!sums_in_range(state, NV)) redo<NV>(panel, block, keys, sum_before, block.begin > chunk_begin);
+    end_run(state, NV);
+    if (!sums_in_range(state, NV)) redo<NV>(panel, block, keys, before, block.begin > chunk_begin);
 
     const int64_t panel_end = smaller(chunk_end, panel.most_limit);
     const bool chunk_done = block.begin + keys >= panel_end;
@@ -419,7 +422,7 @@ class Forward {
 
   // The block again, with the true maximum for the rows whose sums went out of range; the others come out as they were.
   template <int NV>
-  __attribute__((noinline)) void redo(Panel<Simd> &panel, const Block &block, int64_t keys, const float *sum_before,
+  __attribute__((noinline)) void redo(Panel<Simd> &panel, const Block &block, int64_t keys, const ChunkSums<Simd> &before,
                                       bool rescale_sums) {
     constexpr int kWidth = NV * L;
     for (int64_t key = 0; key < keys; key += kKeyTile) {
@@ -427,8 +430,12 @@ class Forward {
       exclude_keys(p_ + key * kWidth, key, panel.state, NV);
     }
     alignas(64) float rescale[kRows];
-    raise_references(p_, keys, sum_before, panel.state, NV, rescale);
-    for (int64_t key = 0; key < keys; key += kKeyTile) exponentiate_scores(p_ + key * kWidth, panel.state, NV);
+    raise_references(p_, keys, before, panel.state, NV, rescale);
+    for (int64_t key = 0; key < keys; key += kKeyTile) {
+      exponentiate_scores(p_ + key * kWidth, panel.state, NV);
+      if ((key + kKeyTile) % kKeyRun == 0) end_run(panel.state, NV);
+    }
+    end_run(panel.state, NV);
     if (!rescale_sums) return;
     for (int r = 0; r < panel.rows; ++r) {
       if (rescale[r] == 1.0f) continue;
@@ -441,9 +448,15 @@ class Forward {
       const Panel<Simd> &panel = panels_[i];
       for (int r = 0; r < panel.rows; ++r) {
         partial.max[panel.first_row + r] = panel.state.chunk_max[r];
-        partial.sum[panel.first_row + r] = panel.state.chunk_sum[r];
+        partial.sum[panel.first_row + r] = panel.state.chunk_sum[r] + panel.state.chunk_low[r];
       }
     }
+  }
+
+  static float first_lane(typename Simd::Vector v) {
+    alignas(64) float lanes[L];
+    Simd::store(lanes, v);
+    return lanes[0];
   }
 
   // Row by row, in the order and with the operations of a task that owns its rows.
@@ -454,32 +467,30 @@ class Forward {
       for (int r = 0; r < panel.rows; ++r) {
         const int64_t row = panel.first_row + r;
         alignas(64) float keep[kMaxChunks][L], take[kMaxChunks][L];
-        auto max = Simd::set1(kNoKeys), sum = Simd::set1(0.0f);
+        Fold<Simd> f;
+        f.max = Simd::set1(kNoKeys);
+        f.sum = f.sum_low = Simd::set1(0.0f);
         for (int64_t c = 0; c < task.chunks; ++c) {
-          const auto f = fold<Simd>(max, sum, Simd::set1(task.partials[c].max[row]), Simd::set1(task.partials[c].sum[row]));
-          max = f.max;
-          sum = f.sum;
+          fold<Simd>(f, Simd::set1(task.partials[c].max[row]), Simd::set1(task.partials[c].sum[row]));
           Simd::store(keep[c], f.keep);
           Simd::store(take[c], f.take);
         }
-        alignas(64) float lanes[L];
-        Simd::store(lanes, max);
-        panel.state.max[r] = lanes[0];
-        Simd::store(lanes, sum);
-        panel.state.sum[r] = lanes[0];
-        Simd::store(lanes, divisor<Simd>(sum));
-        panel.state.divide[r] = lanes[0];
+        const auto divide = divisor<Simd>(Simd::add(f.sum, f.sum_low));
+        panel.state.max[r] = first_lane(f.max);
+        panel.state.sum[r] = first_lane(f.sum);
+        panel.state.sum_low[r] = first_lane(f.sum_low);
+        panel.state.divide[r] = first_lane(divide);
         for (int64_t d = 0; d < problem_->dim_v; d += L) {
           const int n = static_cast<int>(smaller(L, problem_->dim_v - d));
           const auto tail = Simd::tail(n % L);
           auto out = Simd::set1(0.0f);
           for (int64_t c = 0; c < task.chunks; ++c) {
-            if (task.partials[c].max[row] == kNoKeys) continue;  // its values are not written
+            if (panel.limit[r] <= c * task.chunk_keys) break;  // no key of the chunk is the row's: its values may not be written
             const float *value = task.partials[c].value + row * problem_->dim_v + d;
             const auto x = n == L ? Simd::load(value) : Simd::load_tail(value, tail);
             out = Simd::fma(out, Simd::load(keep[c]), Simd::mul(x, Simd::load(take[c])));
           }
-          out = normalise<Simd>(out, divisor<Simd>(sum));
+          out = normalise<Simd>(out, divide);
           if (n == L)
             Simd::store(panel.out[r] + d, out);
           else
@@ -507,7 +518,8 @@ class Forward {
       if (problem.lse) {
         const Tensor lse = {problem.lse, {problem.lse_stride[0], problem.lse_stride[1], problem.lse_stride[2], 0}, 0};
         RowWalk row(*this, lse, panel.first_row);
-        for (int r = 0; r < panel.rows; ++r, row.advance()) *row.at() = log_sum_exp(panel.state.max[r], panel.state.sum[r]);
+        for (int r = 0; r < panel.rows; ++r, row.advance())
+          *row.at() = log_sum_exp(panel.state.max[r], panel.state.sum[r] + panel.state.sum_low[r]);
       }
     }
     if (problem.weights.data) write_weights();
@@ -546,7 +558,7 @@ class Forward {
       for (int r = 0; r < panel.rows; ++r, row.advance()) {
         float *out = row.at() + (block.begin + key) * weights.stride[3];
         const auto max = finite_reference<Simd>(Simd::set1(panel.state.max[r]));
-        const auto sum = divisor<Simd>(Simd::set1(panel.state.sum[r]));
+        const auto sum = Simd::set1(panel.state.divide[r]);
         alignas(64) float weight[kKeyTile < L ? L : kKeyTile] = {};
         for (int j = 0; j < kKeyTile; ++j) weight[j] = p_[j * kWidth + r];
         for (int j = 0; j < kKeyTile; j += L)

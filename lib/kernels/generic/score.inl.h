@@ -19,6 +19,7 @@ FOVEA_INLINE typename Simd::Vector finite_reference(typename Simd::Vector max) {
 // A chain of additions loses up to a quarter of a unit roundoff per term, where the terms are alike and all round the same way; so
 // long sums are sums of shorter ones. So many dims of a score are summed before they are added to the rest.
 constexpr int64_t kDimRun = 64;
+constexpr int64_t kKeyRun = 64;  // likewise keys, of exponentials and of outputs
 
 // acc[key][vector] = sum over dims. panel: [dim_k][NV * kLanes].
 template <class Simd, int NV>
@@ -127,16 +128,24 @@ __attribute__((noinline)) void score_tile_by_dims(const float *k, int64_t k_stri
   const auto tail = Simd::tail(static_cast<int>(dim_k - whole));
   for (int64_t r = 0; r < row_count; ++r) {
     const float *q = rows + r * padded_dim<Simd>(dim_k);
-    typename Simd::Vector acc[kKeyTile];
+    typename Simd::Vector acc[kKeyTile], earlier[kKeyTile];
     FOVEA_UNROLL
-    for (int j = 0; j < kKeyTile; ++j) acc[j] = Simd::set1(0.0f);
+    for (int j = 0; j < kKeyTile; ++j) acc[j] = earlier[j] = Simd::set1(0.0f);
     // A tile that is not full reads its last key again.
     const float *key[kKeyTile];
     for (int64_t j = 0; j < kKeyTile; ++j) key[j] = k + (j < keys ? j : keys - 1) * k_stride;
-    for (int64_t d = 0; d < whole; d += L) {
-      const auto x = Simd::load(q + d);
+    for (int64_t begin = 0; begin < whole; begin += kDimRun * L) {
       FOVEA_UNROLL
-      for (int j = 0; j < kKeyTile; ++j) acc[j] = Simd::fma(x, Simd::load(key[j] + d), acc[j]);
+      for (int j = 0; j < kKeyTile; ++j) {
+        earlier[j] = Simd::add(earlier[j], acc[j]);
+        acc[j] = Simd::set1(0.0f);
+      }
+      const int64_t end = begin + kDimRun * L < whole ? begin + kDimRun * L : whole;
+      for (int64_t d = begin; d < end; d += L) {
+        const auto x = Simd::load(q + d);
+        FOVEA_UNROLL
+        for (int j = 0; j < kKeyTile; ++j) acc[j] = Simd::fma(x, Simd::load(key[j] + d), acc[j]);
+      }
     }
     if (whole < dim_k) {
       const auto x = Simd::load(q + whole);
@@ -144,7 +153,7 @@ __attribute__((noinline)) void score_tile_by_dims(const float *k, int64_t k_stri
       for (int j = 0; j < kKeyTile; ++j) acc[j] = Simd::fma(x, Simd::load_tail(key[j] + whole, tail), acc[j]);
     }
     for (int j = 0; j < kKeyTile; ++j) {
-      const float sum = Simd::sum(acc[j]);
+      const float sum = Simd::sum(Simd::add(earlier[j], acc[j]));
       for (int64_t lane = r; lane < (r + 1 == row_count ? L : r + 1); ++lane) score[j * L + lane] = sum;
     }
   }

@@ -18,11 +18,13 @@ constexpr float kSmallest = 1.175494351e-38f;  // FLT_MIN: less than this is a s
 template <class Simd>
 struct SoftmaxState {
   static constexpr int kRows = Simd::kPanelVectors * Simd::kLanes;
-  alignas(64) float max[kRows], sum[kRows];              // over the folded chunks
-  alignas(64) float chunk_max[kRows], chunk_sum[kRows];  // of the current chunk; chunk_max is the reference
-  alignas(64) float keep[kRows], take[kRows];            // of the last fold: factors of what was there and of the chunk
-  alignas(64) float divide[kRows];                       // sum, or 1 where the row is empty
-  alignas(64) float limit[kRows];                        // keys that the row permits, counted from the current block's start
+  alignas(64) float max[kRows], sum[kRows], sum_low[kRows];  // over the folded chunks; low: what rounding left of the sum
+  alignas(64) float chunk_max[kRows];                        // of the current chunk: the reference
+  alignas(64) float chunk_sum[kRows], chunk_low[kRows];
+  alignas(64) float run_sum[kRows];            // of the last keys, at most kKeyRun, not yet in chunk_sum
+  alignas(64) float keep[kRows], take[kRows];  // of the last fold: factors of what was there and of the chunk
+  alignas(64) float divide[kRows];             // sum, or 1 where the row is empty
+  alignas(64) float limit[kRows];              // keys that the row permits, counted from the current block's start
 };
 
 template <class Simd>
@@ -30,7 +32,46 @@ FOVEA_INLINE void begin_chunk(SoftmaxState<Simd> &state, int vectors) {
   for (int i = 0; i < vectors * Simd::kLanes; i += Simd::kLanes) {
     Simd::store(state.chunk_max + i, Simd::set1(kNoKeys));
     Simd::store(state.chunk_sum + i, Simd::set1(0.0f));
+    Simd::store(state.chunk_low + i, Simd::set1(0.0f));
+    Simd::store(state.run_sum + i, Simd::set1(0.0f));
   }
+}
+
+// a + b = sum + what is added to low, exactly (Knuth's two-sum): thousands of terms lose no more than one does.
+template <class Simd>
+FOVEA_INLINE typename Simd::Vector add_exactly(typename Simd::Vector a, typename Simd::Vector b, typename Simd::Vector &low) {
+  const auto sum = Simd::add(a, b), b_part = Simd::sub(sum, a);
+  low = Simd::add(low, Simd::add(Simd::sub(a, Simd::sub(sum, b_part)), Simd::sub(b, b_part)));
+  return sum;
+}
+
+// Moves the sums of a run of keys to the chunk's.
+template <class Simd>
+FOVEA_INLINE void end_run(SoftmaxState<Simd> &state, int vectors) {
+  for (int i = 0; i < vectors * Simd::kLanes; i += Simd::kLanes) {
+    auto low = Simd::load(state.chunk_low + i);
+    Simd::store(state.chunk_sum + i, add_exactly<Simd>(Simd::load(state.chunk_sum + i), Simd::load(state.run_sum + i), low));
+    Simd::store(state.chunk_low + i, low);
+    Simd::store(state.run_sum + i, Simd::set1(0.0f));
+  }
+}
+
+// What a chunk has summed before a block, should the block have to be done again.
+template <class Simd>
+struct ChunkSums {
+  alignas(64) float sum[SoftmaxState<Simd>::kRows], low[SoftmaxState<Simd>::kRows];
+};
+template <class Simd>
+FOVEA_INLINE void save_sums(const SoftmaxState<Simd> &state, int vectors, ChunkSums<Simd> &saved) {
+  for (int i = 0; i < vectors * Simd::kLanes; i += Simd::kLanes) {
+    Simd::store(saved.sum + i, Simd::load(state.chunk_sum + i));
+    Simd::store(saved.low + i, Simd::load(state.chunk_low + i));
+  }
+}
+
+template <class Simd>
+FOVEA_INLINE typename Simd::Vector chunk_total(const SoftmaxState<Simd> &state, int i) {
+  return Simd::add(Simd::load(state.chunk_sum + i), Simd::load(state.chunk_low + i));
 }
 
 template <class Simd>
@@ -69,13 +110,13 @@ FOVEA_INLINE typename Simd::Vector tile_maximum(const float *score, int width, t
   return max;
 }
 
-// Scores of a tile become exponentials and join the chunk's sums, in the order of exponentiate_tile().
+// Scores of a tile become exponentials and join the sums of the run, in the order of exponentiate_tile().
 template <class Simd>
 FOVEA_INLINE void exponentiate_scores(float *score, SoftmaxState<Simd> &state, int vectors) {
   const int width = vectors * Simd::kLanes;
   for (int i = 0; i < width; i += Simd::kLanes) {
     const auto reference = finite_reference<Simd>(Simd::load(state.chunk_max + i));
-    auto sum = Simd::load(state.chunk_sum + i);
+    auto sum = Simd::load(state.run_sum + i);
     for (int t = 0; t < kKeyTile; t += Simd::kKeyTile) {
       float *s = score + t * width + i;
       auto tile_sum = Simd::exp2(Simd::sub(Simd::load(s), reference));
@@ -88,7 +129,7 @@ FOVEA_INLINE void exponentiate_scores(float *score, SoftmaxState<Simd> &state, i
       }
       sum = Simd::add(sum, tile_sum);
     }
-    Simd::store(state.chunk_sum + i, sum);
+    Simd::store(state.run_sum + i, sum);
   }
 }
 
@@ -108,7 +149,7 @@ FOVEA_INLINE void softmax_tile(float *score, int64_t key, SoftmaxState<Simd> &st
 // Where sums went out of range: raises those rows' references to the true maximum over the block's scores, and sets the sums back to
 // what they were before the block, in the new units. rescale: factor a row for what the chunk has summed so far.
 template <class Simd>
-FOVEA_INLINE void raise_references(const float *score, int64_t keys, const float *sum_before, SoftmaxState<Simd> &state,
+FOVEA_INLINE void raise_references(const float *score, int64_t keys, const ChunkSums<Simd> &before, SoftmaxState<Simd> &state,
                                    int vectors, float *rescale) {
   const int width = vectors * Simd::kLanes;
   for (int i = 0; i < width; i += Simd::kLanes) {
@@ -120,7 +161,8 @@ FOVEA_INLINE void raise_references(const float *score, int64_t keys, const float
     max = Simd::select_less(sum, limit, old, max);
     const auto kept = Simd::select_less(sum, limit, Simd::set1(1.0f), factor);
     Simd::store(state.chunk_max + i, max);
-    Simd::store(state.chunk_sum + i, Simd::mul(Simd::load(sum_before + i), kept));
+    Simd::store(state.chunk_sum + i, Simd::mul(Simd::load(before.sum + i), kept));
+    Simd::store(state.chunk_low + i, Simd::mul(Simd::load(before.low + i), kept));
     Simd::store(rescale + i, kept);
   }
 }
@@ -128,18 +170,16 @@ FOVEA_INLINE void raise_references(const float *score, int64_t keys, const float
 // The fold of one more chunk: the factors for both sides. Also how stored partials are merged, so that both give the same bits.
 template <class Simd>
 struct Fold {
-  typename Simd::Vector max, sum, keep, take;
+  typename Simd::Vector max, sum, sum_low, keep, take;
 };
 template <class Simd>
-FOVEA_INLINE Fold<Simd> fold(typename Simd::Vector max, typename Simd::Vector sum, typename Simd::Vector chunk_max,
-                             typename Simd::Vector chunk_sum) {
-  Fold<Simd> f;
-  f.max = Simd::max(max, chunk_max);
-  const auto reference = finite_reference<Simd>(f.max);
-  f.keep = Simd::exp2(Simd::sub(max, reference));
+FOVEA_INLINE void fold(Fold<Simd> &f, typename Simd::Vector chunk_max, typename Simd::Vector chunk_sum) {
+  const auto max = Simd::max(f.max, chunk_max), reference = finite_reference<Simd>(max);
+  f.keep = Simd::exp2(Simd::sub(f.max, reference));
   f.take = Simd::exp2(Simd::sub(chunk_max, reference));
-  f.sum = Simd::fma(sum, f.keep, Simd::mul(chunk_sum, f.take));
-  return f;
+  f.max = max;
+  f.sum_low = Simd::mul(f.sum_low, f.keep);
+  f.sum = add_exactly<Simd>(Simd::mul(f.sum, f.keep), Simd::mul(chunk_sum, f.take), f.sum_low);
 }
 
 template <class Simd>
@@ -150,13 +190,17 @@ FOVEA_INLINE typename Simd::Vector divisor(typename Simd::Vector sum) {
 template <class Simd>
 FOVEA_INLINE void fold_chunk(SoftmaxState<Simd> &state, int vectors) {
   for (int i = 0; i < vectors * Simd::kLanes; i += Simd::kLanes) {
-    const auto f = fold<Simd>(Simd::load(state.max + i), Simd::load(state.sum + i), Simd::load(state.chunk_max + i),
-                              Simd::load(state.chunk_sum + i));
+    Fold<Simd> f;
+    f.max = Simd::load(state.max + i);
+    f.sum = Simd::load(state.sum + i);
+    f.sum_low = Simd::load(state.sum_low + i);
+    fold<Simd>(f, Simd::load(state.chunk_max + i), chunk_total(state, i));
     Simd::store(state.max + i, f.max);
     Simd::store(state.sum + i, f.sum);
+    Simd::store(state.sum_low + i, f.sum_low);
     Simd::store(state.keep + i, f.keep);
     Simd::store(state.take + i, f.take);
-    Simd::store(state.divide + i, divisor<Simd>(f.sum));
+    Simd::store(state.divide + i, divisor<Simd>(Simd::add(f.sum, f.sum_low)));
   }
 }
 

@@ -7,9 +7,6 @@
 namespace fovea::FOVEA_LEVEL {
 namespace {
 
-// So many keys are summed before they are added to the rest of the block: see kDimRun.
-constexpr int64_t kKeyRun = 64;
-
 // What to do with the sums of one block for the rows of a panel. All arrays are indexed by the row in the panel.
 struct ValueJob {
   const float *p;  // weights: [key][p_stride]
