@@ -13,7 +13,8 @@ namespace {
 
 constexpr double kUnitRoundoff = 0x1p-24;  // u: of float
 constexpr double kWeightError = 0x1p-22;   // u_p: of one float exp2, argument reduction included
-constexpr double kLargestSum = 0x1p20;     // of exponentials before they are divided by their sum: 2^20, or a row's keys
+// Of exponentials before they are divided by their sum: 2^20 in each of 64 chunks, or a row's keys.
+constexpr double kLargestSum = 0x1p26;
 constexpr double kLog2e = 1.4426950408889634;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -79,6 +80,7 @@ void compute_row(const fovea_params &p, const HeadMemory &head, int64_t row, Exp
   e->score_magnitude[row] = query_in_range(p, b, h, i) ? largest : kInfinity;
   e->lse[row] = kept ? maximum + std::log(sum) : -kInfinity;
   double *out = e->out.data() + row * p.dim_v, *g = e->magnitude.data() + row * p.dim_v;
+  double *largest_value = e->largest.data() + row * p.dim_v;
   for (int64_t j = 0; j < keys; ++j) {
     const double weight = weightless[j] ? 0 : score[j] / sum;
     if (!e->weights.empty()) e->weights[row * p.seq_kv + j] = weight;
@@ -86,6 +88,7 @@ void compute_row(const fovea_params &p, const HeadMemory &head, int64_t row, Exp
     for (int64_t c = 0; c < p.dim_v; ++c) {
       out[c] += weight * v[c];
       g[c] += weight * std::fabs(v[c]);
+      largest_value[c] = std::max(largest_value[c], double(std::fabs(v[c])));
     }
   }
 }
@@ -107,9 +110,10 @@ int64_t permitted_keys(const fovea_params &p, int64_t i) {
 
 Expected attention(const fovea_params &p, bool want_weights, const std::vector<int64_t> &rows) {
   const int64_t count = p.batch * p.heads_q * p.seq_q;
-  Expected e{p.batch, p.heads_q, p.seq_q, p.seq_kv, p.dim_v, {}, {}, {}, {}, {}, {}};
+  Expected e{p.batch, p.heads_q, p.seq_q, p.seq_kv, p.dim_v, {}, {}, {}, {}, {}, {}, {}};
   e.out.assign(count * p.dim_v, 0.0);
   e.magnitude.assign(count * p.dim_v, 0.0);
+  e.largest.assign(count * p.dim_v, 0.0);
   e.lse.assign(count, 0.0);
   e.score_magnitude.assign(count, 0.0);
   e.kept.assign(count, 0);
@@ -162,7 +166,8 @@ Verdict compare(const fovea_params &p, const Expected &e, const std::vector<int6
     for (int64_t c = 0; c < e.dim_v; ++c) {
       const double expected = e.out[row * e.dim_v + c], g = e.magnitude[row * e.dim_v + c];
       const double actual = *element(p.out, b, h, i, c);
-      if (g * std::max(kLargestSum, double(e.kept[row])) > FLT_MAX) {  // outside the bound, but an infinite value must show
+      if (e.largest[row * e.dim_v + c] * std::max(kLargestSum, double(e.kept[row])) >
+          FLT_MAX) {  // outside the bound, but an infinite value must show
         if (std::isinf(g) && std::isfinite(actual)) verdict.out_ratio = kInfinity, verdict.worst_row = row, verdict.worst_dim = c;
         continue;
       }

@@ -19,6 +19,7 @@ struct Expected {
   std::vector<double> lse;              // [batch, heads_q, seq_q]
   std::vector<double> weights;          // [batch, heads_q, seq_q, seq_kv]; empty unless asked for
   std::vector<double> magnitude;        // like out: g = sum of p |v|
+  std::vector<double> largest;          // like out: the largest |v| of the row's set
   std::vector<double> score_magnitude;  // like lse: A = largest |scale| * sum |q||k| over the kept keys, of finite terms
   std::vector<int64_t> kept;            // like lse: how many keys are permitted and have a score above -infinity
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "support/call.h"
 #include "support/levels.h"
 
 namespace fovea::testing {
@@ -25,6 +26,34 @@ TEST_P(AccuracyTest, SumsOfEqualTerms) {
   for (const char *gain : {"1.1", "0.1", "0.7", "3e+30"})
     for (const char *keys : {"64", "256", "1000", "4096", "33000"})
       expect_right(std::string("sq=9 dv=17 scale=0 dist=ones lse=1 weights=1 gain=") + gain + " skv=" + keys, level());
+}
+
+// Like exponentials round alike too: the first key of every chunk scores 0, the others a little less.
+TEST_P(AccuracyTest, SumsOfLikeExponentials) {
+  const auto context = this->context(2);
+  for (const int64_t queries : {1, 5}) {
+    for (const int64_t keys : {256, 16384, 70000}) {
+      for (const float score : {-0.00817198027f, -0.0280717388f, -0.0374436192f, -0.088601023f}) {
+        Call call({1, 1, 1, queries, keys, 1, 1});
+        for (float &q : call.q) q = 1;
+        for (int64_t j = 0; j < keys; ++j) call.k_at(0, 0, j, 0) = j % 256 ? score : 0;
+        for (float &v : call.v) v = 0.925637841f;
+        call.params.weights.data = nullptr;
+        ASSERT_EQ(call.run(context.get()), FOVEA_OK);
+        const reference::Verdict verdict = reference::compare(call.params, reference::attention(call.params));
+        EXPECT_TRUE(verdict.ok()) << queries << " queries, " << keys << " keys, score " << score << ": lse " << verdict.lse_ratio
+                                  << ", out " << verdict.out_ratio << " of the bound";
+      }
+    }
+  }
+}
+
+// So do the products of a score, with few rows and with many.
+TEST_P(AccuracyTest, ScoresOfLikeProducts) {
+  for (const char *gain : {"0.7", "0.83", "0.96"})
+    for (const char *queries : {"1", "4", "5", "60"})
+      for (const char *dims : {"64", "256", "512", "576"})
+        expect_right(std::string("skv=9 dv=3 dist=ones lse=1 gain=") + gain + " sq=" + queries + " dk=" + dims, level());
 }
 
 // Ordinary inputs: a few 1e-6 of the largest value, and the mean of all errors next to nothing.

@@ -134,6 +134,22 @@ TEST_P(NonFiniteTest, NaNInAKeyMakesEveryRowThatSeesItNaN) {
   }
 }
 
+// A chunk whose scores are all -infinity still holds its values: the result is the same whether the chunk was a task of its own.
+TEST_P(NonFiniteTest, ValuesBehindScoresOfMinusInfinityOnAnyThreads) {
+  Call call({1, 1, 1, 1, 512, 1, 1});
+  call.q_at(0, 0, 0, 0) = 1;
+  for (int64_t j = 256; j < 512; ++j) call.k_at(0, 0, j, 0) = -kInfinity;
+  for (const int32_t threads : {1, 2, 3, 7}) {
+    ASSERT_EQ(call.run(context(threads).get()), FOVEA_OK);
+    EXPECT_EQ(call.out[0], 1.0f) << threads << " threads";
+  }
+  call.v_at(0, 0, 300, 0) = kNaN;
+  for (const int32_t threads : {1, 2, 3, 7}) {
+    ASSERT_EQ(call.run(context(threads).get()), FOVEA_OK);
+    EXPECT_TRUE(std::isnan(call.out[0])) << threads << " threads";
+  }
+}
+
 TEST_P(NonFiniteTest, ScoreOfPlusInfinityMakesTheRowNaN) {
   const auto context = this->context();
   for (const int64_t keys : {1, 7, 40, 300, 1000}) {

@@ -110,6 +110,25 @@ TEST_P(OpenMPTest, AForkedChildWorks) {
   EXPECT_TRUE(same_bits(call.out, out));
 }
 
+// The same where only the host ran OpenMP before the fork: the child makes the first context.
+TEST_P(OpenMPTest, AForkedChildOfAHostWithThreads) {
+  int threads = 0;
+#pragma omp parallel num_threads(2) reduction(+ : threads)
+  ++threads;
+  ASSERT_GE(threads, 1);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(20);  // a hang ends here
+    Call call({1, 4, 4, 60, 300, 8, 8});
+    const auto fresh = this->context(2);
+    _exit(call.run(fresh.get()) == FOVEA_OK && call.out[0] == 1 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
+}
+
 // Several callers with more threads than CPUs between them end in about the time of the right number of threads.
 TEST_P(OpenMPTest, MoreThreadsThanCpus) {
   if (!long_tier()) GTEST_SKIP() << "long tier: a time, which a busy machine may spoil";

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cfenv>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -820,6 +821,27 @@ TEST_F(Api, ExplanationIsCutLikeSnprintf) {
     EXPECT_EQ(std::string(buffer.c_str()), whole.substr(0, capacity - 1));
     EXPECT_EQ(buffer[capacity], '#');
   }
+}
+
+TEST_F(Api, WorkspaceSizeDependsOnNoPointer) {
+  fovea_params p = params_of(1, 1, 1, 1, 8, 4, 0);
+  size_t without = 0, with = 0;
+  ASSERT_EQ(fovea_workspace_size(context, &p, &without), FOVEA_OK);
+  float lse;
+  p.lse = &lse;
+  ASSERT_EQ(fovea_workspace_size(context, &p, &with), FOVEA_OK);
+  EXPECT_EQ(without, with);
+}
+
+TEST_F(Api, DefaultScaleIsThatOfRoundingToNearest) {
+  const float scale = params_of(1, 1, 1, 1, 1, 3, 1).scale;
+  ASSERT_EQ(std::fesetround(FE_UPWARD), 0);
+  std::feclearexcept(FE_ALL_EXCEPT);
+  const float upward = params_of(1, 1, 1, 1, 1, 3, 1).scale;
+  const int raised = std::fetestexcept(FE_ALL_EXCEPT);
+  std::fesetround(FE_TONEAREST);
+  EXPECT_EQ(scale, upward);
+  EXPECT_EQ(raised, 0);
 }
 
 TEST(C99, ProgramRuns) { EXPECT_EQ(fovea_c99_program(), 0); }

@@ -389,7 +389,7 @@ class Forward {
         softmax_tile(p, key, state, NV);
         if (!referenced) referenced = every_row_has_reference(state, NV);
       }
-      if ((key + kKeyTile) % kKeyRun == 0) end_run(state, NV);
+      if (key + kKeyTile < keys && run_ends<Simd>(key + kKeyTile)) end_run(state, NV);
     }
     end_run(state, NV);
     if (!sums_in_range(state, NV)) redo<NV>(panel, block, keys, before, block.begin > chunk_begin);
@@ -433,7 +433,7 @@ class Forward {
     raise_references(p_, keys, before, panel.state, NV, rescale);
     for (int64_t key = 0; key < keys; key += kKeyTile) {
       exponentiate_scores(p_ + key * kWidth, panel.state, NV);
-      if ((key + kKeyTile) % kKeyRun == 0) end_run(panel.state, NV);
+      if (key + kKeyTile < keys && run_ends<Simd>(key + kKeyTile)) end_run(panel.state, NV);
     }
     end_run(panel.state, NV);
     if (!rescale_sums) return;

@@ -19,7 +19,7 @@ FOVEA_INLINE typename Simd::Vector finite_reference(typename Simd::Vector max) {
 // A chain of additions loses up to a quarter of a unit roundoff per term, where the terms are alike and all round the same way; so
 // long sums are sums of shorter ones. So many dims of a score are summed before they are added to the rest.
 constexpr int64_t kDimRun = 64;
-constexpr int64_t kKeyRun = 64;  // likewise keys, of exponentials and of outputs
+constexpr int64_t kKeyRun = 64;  // likewise the keys of an output
 
 // acc[key][vector] = sum over dims. panel: [dim_k][NV * kLanes].
 template <class Simd, int NV>

@@ -9,8 +9,8 @@
 namespace fovea::FOVEA_LEVEL {
 namespace {
 
-// Ordinary rows stay far below it (equal scores sum to the number of keys), and what stays below it keeps P * V finite for values
-// up to FLT_MAX / 2^20.
+// Ordinary rows stay far below it (equal scores sum to the number of keys), and what stays below it in each of 64 chunks keeps P * V
+// finite for values up to FLT_MAX / 2^26.
 constexpr float kSumLimit = 0x1p20f;
 constexpr float kSmallest = 1.175494351e-38f;  // FLT_MIN: less than this is a sum over no keys; others are at least 1
 
@@ -21,7 +21,7 @@ struct SoftmaxState {
   alignas(64) float max[kRows], sum[kRows], sum_low[kRows];  // over the folded chunks; low: what rounding left of the sum
   alignas(64) float chunk_max[kRows];                        // of the current chunk: the reference
   alignas(64) float chunk_sum[kRows], chunk_low[kRows];
-  alignas(64) float run_sum[kRows];            // of the last keys, at most kKeyRun, not yet in chunk_sum
+  alignas(64) float run_sum[kRows];            // of the last run of keys, not yet in chunk_sum
   alignas(64) float keep[kRows], take[kRows];  // of the last fold: factors of what was there and of the chunk
   alignas(64) float divide[kRows];             // sum, or 1 where the row is empty
   alignas(64) float limit[kRows];              // keys that the row permits, counted from the current block's start
@@ -43,6 +43,12 @@ FOVEA_INLINE typename Simd::Vector add_exactly(typename Simd::Vector a, typename
   const auto sum = Simd::add(a, b), b_part = Simd::sub(sum, a);
   low = Simd::add(low, Simd::add(Simd::sub(a, Simd::sub(sum, b_part)), Simd::sub(b, b_part)));
   return sum;
+}
+
+// Tile sums are added up to runs of sixteen of them, and those exactly.
+template <class Simd>
+FOVEA_INLINE bool run_ends(int64_t key) {
+  return key % (16 * Simd::kKeyTile) == 0;
 }
 
 // Moves the sums of a run of keys to the chunk's.
