@@ -22,7 +22,7 @@ install(FILES ${PROJECT_BINARY_DIR}/cmake/foveaConfig.cmake ${PROJECT_BINARY_DIR
 file(RELATIVE_PATH prefix_from_pkgconfig ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 file(RELATIVE_PATH libdir_from_prefix ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_LIBDIR})
 file(RELATIVE_PATH includedir_from_prefix ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
-list(TRANSFORM FOVEA_SYSTEM_LIBRARIES PREPEND -l OUTPUT_VARIABLE system_libraries)
+list(TRANSFORM FOVEA_SYSTEM_LIBRARIES PREPEND -l REGEX "^[^/]" OUTPUT_VARIABLE system_libraries)
 list(JOIN system_libraries " " system_libraries)
 function(install_pkgconfig name libs cflags)
   configure_file(cmake/fovea.pc.in ${PROJECT_BINARY_DIR}/cmake/${name}.pc @ONLY)
