@@ -12,7 +12,7 @@ struct Term {
 constexpr int kMaxTerms = 8;
 
 // Real layouts take about 2 steps for each pair of terms. This many take less than a millisecond.
-constexpr int kSearchSteps = 4096;
+constexpr int kSearchSteps = 1 << 16;
 
 int64_t common_divisor(int64_t a, int64_t b) {
   while (b != 0) {
@@ -26,8 +26,8 @@ int64_t common_divisor(int64_t a, int64_t b) {
 bool search(const Term *term, const Term *end, int64_t target, int *steps) {
   if (target == 0) return true;
   if (term == end || target < 0) return false;
-  if (target > term->reach || target % term->divisor != 0) return false;
   if (--*steps < 0) return true;
+  if (target > term->reach || target % term->divisor != 0) return false;
   const int64_t rest = term->reach - term->most * term->stride;
   const int64_t high = target / term->stride < term->most ? target / term->stride : term->most;
   const int64_t low = target > rest ? (target - rest + term->stride - 1) / term->stride : 0;
