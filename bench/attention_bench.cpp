@@ -1,8 +1,10 @@
-// fovea_bench: whole calls beside a peer library and beside what the machine can do at most, in one run.
+// fovea_bench: whole calls beside a peer library and beside what the machine can do at most, and calls with a feature beside the
+// plain one, in one run.
 //
-// A repetition is probe, peak, Fovea, peer, peak, probe on bound cores. It is dropped as disturbed where the probe shows a
-// neighbour or the OS gave a core to another process. Shares are of the peak of the same repetition. Every result is held against the float64
-// oracle before it is timed. Each level runs in a process of its own, since a peer library can be limited to a level only once.
+// A repetition is probe, peak, Fovea, peer, peak, probe on bound cores; for a feature the plain call and that with the feature take
+// the places of Fovea and the peer. It is dropped as disturbed where the probe shows a neighbour or the OS gave a core to another
+// process. Shares are of the peak of the same repetition. Every result is held against the float64 oracle before it is timed. Each
+// level runs in a process of its own, since a peer library can be limited to a level only once.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,12 +21,14 @@
 #include <iostream>
 #include <limits>
 #include <memory>
-#include <random>
 
+#include "call.h"
+#include "feature_list.h"
 #include "fovea/fovea.h"
 #include "machine.h"
 #include "peaks.h"
 #include "peers/peer.h"
+#include "print.h"
 #include "reference/oracle.h"
 #include "shapes.h"
 
@@ -37,105 +41,14 @@ constexpr double kQuietProbe = 0.94;   // of the probe's maximum: below it a nei
 constexpr double kMostWaiting = 0.02;  // of the time: above it the OS gave a core to another process
 constexpr int kMostTries = 5;          // repetitions tried for each that is wanted
 constexpr int kLeastQuiet = 3;         // with fewer undisturbed repetitions there is no figure
-constexpr size_t kCheckedRows = 48;
-constexpr double kWholeCores = 1.95;  // two threads' peak over one thread's where the machine gives both cores
+constexpr double kWholeCores = 1.95;   // two threads' peak over one thread's where the machine gives both cores
 
 struct Settings {
   std::vector<std::string> isas, shapes, sets;
   std::string json_file;
   int threads = 1, repetitions = 9;
   double min_time = 0.005;
-  bool goals = false, scaling = false, no_peer = false, keep_disturbed = false, quick = false;
-};
-
-struct ContextDeleter {
-  void operator()(fovea_context *c) const { fovea_context_destroy(c); }
-};
-using Context = std::unique_ptr<fovea_context, ContextDeleter>;
-
-void must(fovea_status status) {
-  if (status != FOVEA_OK) throw std::runtime_error(fovea_last_error());
-}
-
-Context make_context(fovea_isa level, int threads) {
-  fovea_options options;
-  must(fovea_options_init(&options, sizeof options));
-  options.isa = level;
-  options.num_threads = threads;
-  fovea_context *context = nullptr;
-  must(fovea_context_create(&options, &context));
-  Context owner(context);
-  if (fovea_context_isa(context) != level || fovea_context_threads(context) != threads) {
-    throw std::runtime_error("the context has another level or other threads than it was asked for");
-  }
-  return owner;
-}
-
-// A call's memory, and the oracle's word on a sample of its rows.
-class Call {
- public:
-  explicit Call(const Shape &s)
-      : q_(size(s.batch * s.heads_q * s.seq_q * s.dim_k)),
-        k_(size(s.batch * s.heads_kv * s.seq_kv * s.dim_k)),
-        v_(size(s.batch * s.heads_kv * s.seq_kv * s.dim_v)),
-        out_(size(s.batch * s.heads_q * s.seq_q * s.dim_v)) {
-    must(fovea_params_init(&params, sizeof params, s.batch, s.heads_q, s.heads_kv, s.seq_q, s.seq_kv, s.dim_k, s.dim_v));
-    params.q.data = q_.data();
-    params.k.data = k_.data();
-    params.v.data = v_.data();
-    params.out.data = out_.data();
-    if (s.causal) {
-      params.causal = 1;
-      params.align = FOVEA_ALIGN_BOTTOM_RIGHT;
-    }
-    q_.fill_normal(1);
-    k_.fill_normal(2);
-    v_.fill_normal(3);
-
-    const int64_t rows = s.batch * s.heads_q * s.seq_q;
-    std::mt19937_64 random(4);
-    for (size_t i = 0; i < kCheckedRows; i++) rows_.push_back(static_cast<int64_t>(random() % static_cast<uint64_t>(rows)));
-    rows_.insert(rows_.end(), {0, rows - 1});
-    std::sort(rows_.begin(), rows_.end());
-    rows_.erase(std::unique(rows_.begin(), rows_.end()), rows_.end());
-    expected_ = reference::attention(params, false, rows_);
-  }
-
-  reference::Verdict judge(const std::function<void()> &run) {
-    out_.fill(std::numeric_limits<float>::quiet_NaN());
-    run();
-    return reference::compare(params, expected_, rows_);
-  }
-
-  double bytes_of_keys_and_values() const { return static_cast<double>(k_.size() + v_.size()) * sizeof(float); }
-  std::vector<ReadSpan> keys_and_values() {
-    return {{k_.data(), static_cast<int64_t>(k_.size())}, {v_.data(), static_cast<int64_t>(v_.size())}};
-  }
-  std::vector<float> result() { return std::vector<float>(out_.data(), out_.data() + out_.size()); }
-
-  fovea_params params;
-
- private:
-  static size_t size(int64_t count) { return static_cast<size_t>(count); }
-  Buffer q_, k_, v_, out_;
-  std::vector<int64_t> rows_;
-  reference::Expected expected_;
-};
-
-// Fovea with the workspace given.
-class Forward {
- public:
-  Forward(const Call &call, fovea_isa level, int threads) : params_(call.params), context_(make_context(level, threads)) {
-    must(fovea_workspace_size(context_.get(), &params_, &bytes_));
-    workspace_ = std::make_unique<Buffer>(bytes_ / sizeof(float) + 1);
-  }
-  void operator()() const { must(fovea_forward(context_.get(), &params_, workspace_->data(), bytes_)); }
-
- private:
-  const fovea_params &params_;
-  Context context_;
-  size_t bytes_ = 0;
-  std::unique_ptr<Buffer> workspace_;
+  bool goals = false, scaling = false, features = false, no_peer = false, keep_disturbed = false, quick = false;
 };
 
 double seconds(const std::function<void()> &run, int64_t calls = 1) {
@@ -148,7 +61,7 @@ double seconds(const std::function<void()> &run, int64_t calls = 1) {
 int64_t calls_for(const std::function<void()> &run, double block) {
   run();
   double best = seconds(run);
-  for (int i = 0; i < 3; i++) best = std::min(best, seconds(run));
+  for (int i = 0; i < 3 && best < block; i++) best = std::min(best, seconds(run));
   return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(block / best)));
 }
 
@@ -159,6 +72,11 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
+double spread(const std::vector<double> &values) {
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  return (*most - *least) / median(values);
+}
+
 json verdict_json(const reference::Verdict &verdict) {
   return {{"max_error", verdict.max_abs_error}, {"error_over_bound", verdict.out_ratio}};
 }
@@ -167,8 +85,14 @@ struct Repetition {
   double probe;          // the slower one of before and after
   double peak;           // the faster one of before and after
   double waiting;        // share of the time that threads waited for a core
-  double first, second;  // seconds a call: Fovea and the peer, or one thread and two
+  double first, second;  // seconds a call: Fovea and the peer, or one thread and two, or the plain call and that with a feature
   double extra;          // read bandwidth, or the peak of two threads
+};
+
+// What is known of a shape or a feature: its result so far, with "failure" where there is no figure, and the repetitions.
+struct Measured {
+  json result;
+  std::vector<Repetition> repetitions;
 };
 
 // The measurements of a level.
@@ -191,23 +115,25 @@ class Session {
     json level = {{"isa", fovea_isa_name(level_)}, {"threads", settings_.threads}, {"cores", cores_}};
     for (int i = 0; i < 5; i++) peaks_seen_.push_back(peaks_.fma());
     if (!peer_library().empty() && !settings_.no_peer) level["peer_limit"] = limit_peers(level_);
-    std::vector<std::pair<json, std::vector<Repetition>>> measured;
+    std::vector<Measured> measured;
     for (const Shape &shape : shapes) {
       say(std::to_string(measured.size() + 1) + "/" + std::to_string(shapes.size()) + " " + format(shape));
-      json result = {{"shape", format(shape)}};
-      std::vector<Repetition> repetitions;
-      try {
-        repetitions = measure(shape, &result);
-      } catch (const std::exception &error) {
-        result["failure"] = error.what();
-      }
-      measured.emplace_back(std::move(result), std::move(repetitions));
+      measured.push_back(attempt({{"shape", format(shape)}}, [&](json *result) { return measure(shape, result); }));
     }
+    std::vector<Measured> measured_features;
+    if (settings_.features) measured_features = measure_features();
     // Only now is the probe's maximum over the whole run known.
     level["results"] = json::array();
     for (size_t i = 0; i < shapes.size(); i++) {
-      summarize(shapes[i], measured[i].second, &measured[i].first);
-      level["results"].push_back(measured[i].first);
+      summarize(shapes[i], &measured[i]);
+      level["results"].push_back(measured[i].result);
+    }
+    if (settings_.features) {
+      level["features"] = {{"shape", format(feature_shape())}, {"results", json::array()}};
+      for (size_t i = 0; i < features().size(); i++) {
+        summarize(features()[i], &measured_features[i]);
+        level["features"]["results"].push_back(measured_features[i].result);
+      }
     }
     level["peak"] = {{"fma", median(peaks_seen_)}, {"exp2", exp2_}, {"probe", probe_max_}};
     if (settings_.scaling) {
@@ -231,6 +157,16 @@ class Session {
 
   bool quiet(const Repetition &r) const { return r.probe >= kQuietProbe * probe_max_ && r.waiting <= kMostWaiting; }
   bool kept(const Repetition &r) const { return settings_.keep_disturbed || quiet(r); }
+
+  static Measured attempt(json result, const std::function<std::vector<Repetition>(json *)> &measure) {
+    Measured measured = {std::move(result), {}};
+    try {
+      measured.repetitions = measure(&measured.result);
+    } catch (const std::exception &error) {
+      measured.result["failure"] = error.what();
+    }
+    return measured;
+  }
 
   int64_t disturbed(const std::vector<Repetition> &all) const {
     return std::count_if(all.begin(), all.end(), [this](const Repetition &r) { return !quiet(r); });
@@ -311,12 +247,7 @@ class Session {
   std::vector<Repetition> measure(const Shape &shape, json *result) {
     Call call(shape);
     const Forward fovea(call, level_, settings_.threads);
-    const reference::Verdict verdict = call.judge(std::cref(fovea));
-    (*result)["fovea"] = verdict_json(verdict);
-    if (!verdict.ok()) {
-      (*result)["failure"] = "wrong result";
-      return {};
-    }
+    (*result)["fovea"] = judge(call, fovea);
     const std::unique_ptr<Peer> peer = settings_.no_peer ? nullptr : choose_peer(call, result);
     std::function<void()> second;
     if (peer != nullptr) second = [&] { peer->run(); };
@@ -334,26 +265,74 @@ class Session {
     return interleave(peaks_, std::cref(fovea), second, read);
   }
 
-  void summarize(const Shape &shape, const std::vector<Repetition> &all, json *result) {
+  // Each feature in turn with the plain call of the same tensors.
+  std::vector<Measured> measure_features() {
+    const Call plain(feature_shape());
+    const Forward run_plain(plain, level_, settings_.threads);
+    std::vector<Measured> measured;
+    for (const Feature &feature : features()) {
+      say("feature " + std::to_string(measured.size() + 1) + "/" + std::to_string(features().size()) + " " + feature.name);
+      measured.push_back(attempt({{"feature", feature.name}}, [&](json *result) {
+        Call call = plain.with(feature);
+        const Forward run(call, level_, settings_.threads);
+        result->update(judge(call, run));
+        return interleave(peaks_, std::cref(run_plain), std::cref(run), nullptr);
+      }));
+    }
+    return measured;
+  }
+
+  // Throws where the result is wrong.
+  static json judge(Call &call, const Forward &run) {
+    const reference::Verdict verdict = call.judge(std::cref(run));
+    if (!verdict.ok()) throw std::runtime_error("wrong result, error / bound " + std::to_string(verdict.out_ratio));
+    return verdict_json(verdict);
+  }
+
+  // Whether there are enough undisturbed repetitions for a figure; notes how many there are.
+  bool enough(Measured *measured) const {
+    json &result = measured->result;
+    const int64_t all = static_cast<int64_t>(measured->repetitions.size()), disturbed_ones = disturbed(measured->repetitions);
+    const int64_t kept_ones = settings_.keep_disturbed ? all : all - disturbed_ones;
+    if (result.contains("failure")) return false;
+    result["repetitions"] = kept_ones;
+    result["disturbed"] = disturbed_ones;
+    if (kept_ones >= kLeastQuiet) return true;
+    result["failure"] =
+        "the machine was too busy: " + std::to_string(kept_ones) + " of " + std::to_string(all) + " repetitions undisturbed";
+    return false;
+  }
+
+  void summarize(const Feature &feature, Measured *measured) {
+    const std::vector<Repetition> &all = measured->repetitions;
     for (const Repetition &r : all) peaks_seen_.push_back(r.peak);
-    if (result->contains("failure")) return;
+    if (!enough(measured)) return;
+    json &result = measured->result;
+    const std::vector<double> ratios = kept_values(all, [](const Repetition &r) { return r.second / r.first; });
+    const double ratio = median(ratios);
+    result["seconds"] = median(kept_values(all, [](const Repetition &r) { return r.second; }));
+    result["plain_seconds"] = median(kept_values(all, [](const Repetition &r) { return r.first; }));
+    result["ratio"] = ratio;
+    result["spread"] = spread(ratios);
+    if (has_goals(level_) && settings_.threads == 1 && feature.most > 0) {
+      result["goal"] = {{"ratio", feature.most}, {"met", ratio <= feature.most}};
+    }
+  }
+
+  void summarize(const Shape &shape, Measured *measured) {
+    const std::vector<Repetition> &all = measured->repetitions;
+    for (const Repetition &r : all) peaks_seen_.push_back(r.peak);
+    if (!enough(measured)) return;
+    json *result = &measured->result;
     const double work = flops(shape);
     const std::vector<double> shares = kept_values(all, [&](const Repetition &r) { return work / r.first / r.peak; });
-    (*result)["repetitions"] = shares.size();
-    (*result)["disturbed"] = disturbed(all);
-    if (static_cast<int>(shares.size()) < kLeastQuiet) {
-      (*result)["failure"] = "the machine was too busy: " + std::to_string(shares.size()) + " of " + std::to_string(all.size()) +
-                             " repetitions undisturbed";
-      return;
-    }
-    const auto [least, most] = std::minmax_element(shares.begin(), shares.end());
     const double call_seconds = median(kept_values(all, [](const Repetition &r) { return r.first; }));
     json &fovea = (*result)["fovea"];
     fovea["seconds"] = call_seconds;
     fovea["flops_per_second"] = work / call_seconds;
     fovea["share"] = median(shares);
-    fovea["best_share"] = *most;
-    fovea["spread"] = (*most - *least) / median(shares);
+    fovea["best_share"] = *std::max_element(shares.begin(), shares.end());
+    fovea["spread"] = spread(shares);
     if (result->contains("peer")) {
       json &peer = (*result)["peer"];
       const double peer_seconds = median(kept_values(all, [](const Repetition &r) { return r.second; }));
@@ -445,114 +424,14 @@ json run_level(fovea_isa level, const Settings &settings, const std::vector<Shap
   return report;
 }
 
-std::string number(const char *format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
-std::string time_text(double s) {
-  if (s < 1e-3) return number("%.2f us", s * 1e6);
-  return s < 1 ? number("%.2f ms", s * 1e3) : number("%.3f s", s);
-}
-
-void print_table(const std::vector<std::vector<std::string>> &rows) {
-  std::vector<size_t> width(rows[0].size());
-  for (const auto &row : rows) {
-    for (size_t i = 0; i < row.size(); i++) width[i] = std::max(width[i], row[i].size());
-  }
-  for (const auto &row : rows) {
-    for (size_t i = 0; i < row.size(); i++) {
-      std::printf(i == 0 ? "%-*s" : "  %*s", static_cast<int>(width[i]), row[i].c_str());
-    }
-    std::printf("\n");
-  }
-}
-
-void print_level(const json &level, bool goals) {
-  std::printf("\n%s", level.at("isa").get<std::string>().c_str());
-  if (level.contains("failure")) {
-    std::printf(": %s\n", level["failure"].get<std::string>().c_str());
-    return;
-  }
-  std::printf(", %d thread(s): peak %.1f GFLOP/s f32, exp2 %.2f G/s", level.at("threads").get<int>(),
-              level.at("peak").at("fma").get<double>() / 1e9, level["peak"].at("exp2").get<double>() / 1e9);
-  if (level.contains("peer_limit")) std::printf("; peer %s", level["peer_limit"].get<std::string>().c_str());
-  std::printf("\n");
-  std::vector<std::vector<std::string>> rows = {{"shape", "time", "GFLOP/s", "share", "best", "spread", "max error", "/bound",
-                                                 "peer GFLOP/s", "ratio", "runs (disturbed)"}};
-  if (goals) rows[0].push_back("goal");
-  for (const json &r : level.at("results")) {
-    std::vector<std::string> row = {r.at("shape").get<std::string>()};
-    if (r.contains("failure")) {
-      row.resize(rows[0].size(), "-");
-    } else {
-      const json &fovea = r.at("fovea");
-      row.push_back(time_text(fovea.at("seconds")));
-      row.push_back(number("%.1f", fovea.at("flops_per_second").get<double>() / 1e9));
-      row.push_back(number("%.3f", fovea.at("share")));
-      row.push_back(number("%.3f", fovea.at("best_share")));
-      row.push_back(number("%.1f%%", 100 * fovea.at("spread").get<double>()));
-      row.push_back(number("%.1e", fovea.at("max_error")));
-      row.push_back(number("%.3f", fovea.at("error_over_bound")));
-      row.push_back(r.contains("peer") ? number("%.1f", r["peer"].at("flops_per_second").get<double>() / 1e9) : "-");
-      row.push_back(r.contains("ratio") ? number("%.2fx", r["ratio"]) : "-");
-      row.push_back(std::to_string(r.at("repetitions").get<int>()) + " (" + std::to_string(r.at("disturbed").get<int>()) + ")");
-      if (goals && r.contains("goal")) {
-        const json &wanted = r["goal"];
-        row.push_back(
-            (wanted.contains("share") ? ">= " + number("%.2f", wanted["share"]) : "<= " + time_text(wanted["seconds"])) +
-            (wanted.at("met").get<bool>() ? " met" : " MISSED"));
-      } else if (goals) {
-        row.push_back("-");
-      }
-    }
-    rows.push_back(row);
-  }
-  if (rows.size() > 1) print_table(rows);
-  for (const json &r : level["results"]) {
-    if (r.contains("failure")) {
-      std::printf("%s: NO FIGURE: %s\n", r["shape"].get<std::string>().c_str(), r["failure"].get<std::string>().c_str());
-    }
-    if (r.contains("bandwidth")) {
-      std::printf("%s: K and V at %.1f GB/s, %.2f of a plain read of them (%.1f GB/s)\n", r["shape"].get<std::string>().c_str(),
-                  r["bandwidth"].get<double>() / 1e9, r["bandwidth_share"].get<double>(),
-                  r["read_bandwidth"].get<double>() / 1e9);
-    }
-  }
-  for (const json &r : level["results"]) {
-    if (!r.contains("peer_paths")) continue;
-    std::printf("%s: peer = %s\n", r["shape"].get<std::string>().c_str(),
-                r.contains("peer") ? r["peer"].at("name").get<std::string>().c_str() : "none");
-    for (const json &path : r["peer_paths"]) {
-      std::printf("    %s: %s%s\n", path.at("path").get<std::string>().c_str(), path.at("status").get<std::string>().c_str(),
-                  path.contains("seconds")     ? (", " + time_text(path["seconds"])).c_str()
-                  : path.contains("max_error") ? (", max error " + number("%.1e", path["max_error"])).c_str()
-                                               : "");
-    }
-  }
-  if (level.contains("scaling")) {
-    const json &s = level["scaling"];
-    if (s.contains("failure")) {
-      std::printf("two threads: %s\n", s["failure"].get<std::string>().c_str());
-    } else {
-      std::printf("two threads on %s: %.2fx one thread (the peak itself: %.2fx)%s\n", s["shape"].get<std::string>().c_str(),
-                  s["ratio"].get<double>(), s["peak_ratio"].get<double>(),
-                  !goals                         ? ""
-                  : !s.contains("goal")          ? ", not judged: the machine does not give both cores"
-                  : s["goal"]["met"].get<bool>() ? ", goal met"
-                                                 : ", goal MISSED");
-    }
-  }
-}
-
 // A wrong or missing figure is a failure; with --goals so is a goal that is not met.
 bool succeeded(const json &level, bool goals) {
   if (level.contains("failure")) return false;
   const auto good = [&](const json &r) {
     return !r.contains("failure") && !(goals && r.contains("goal") && !r["goal"]["met"].get<bool>());
   };
-  return std::all_of(level.at("results").begin(), level.at("results").end(), good) &&
+  const auto all_good = [&](const json &results) { return std::all_of(results.begin(), results.end(), good); };
+  return all_good(level.at("results")) && (!level.contains("features") || all_good(level["features"].at("results"))) &&
          (!level.contains("scaling") || good(level["scaling"]));
 }
 
@@ -587,7 +466,9 @@ int bench(int argc, char **argv) {
       ->capture_default_str();
   app.add_option("--shape", settings.shapes, "batch,heads_q,heads_kv,seq_q,seq_kv,dim_k[/dim_v] [causal]; quoted, repeatable")
       ->allow_extra_args(false);
-  app.add_option("--set", settings.sets, "core, decode, quick or smoke; repeatable (default: core)")->allow_extra_args(false);
+  app.add_option("--set", settings.sets,
+                 "core, decode, quick or smoke, or features: what each costs beside the plain call; repeatable (default: core)")
+      ->allow_extra_args(false);
   app.add_option("--min-time", settings.min_time, "seconds of a timed block")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--repetitions", settings.repetitions, "undisturbed repetitions wanted")
       ->check(CLI::Range(kLeastQuiet, 1000))
@@ -595,8 +476,9 @@ int bench(int argc, char **argv) {
   app.add_flag("--goals", settings.goals, "print each goal; exit with 1 if one is not met");
   app.add_flag("--scaling", settings.scaling, "also two threads against one (alone, if no shape is named)");
   app.add_flag("--keep-disturbed", settings.keep_disturbed, "use all repetitions, for trying the bench on a busy machine");
-  app.add_flag("--quick", settings.quick,
-               "the quick set on the best level, few repetitions, disturbed ones kept: a first impression");
+  app.add_flag(
+      "--quick", settings.quick,
+      "a first impression: few repetitions, disturbed ones kept, the best level and the quick set unless others are named");
   app.add_flag("--no-peer", settings.no_peer, "measure Fovea alone");
   app.add_option("--json", settings.json_file, "write the report there");
   CLI11_PARSE(app, argc, argv);
@@ -605,13 +487,17 @@ int bench(int argc, char **argv) {
   std::vector<fovea_isa> levels;
   try {
     if (settings.quick) {
-      settings.sets = {"quick"};
+      if (settings.sets.empty() && settings.shapes.empty()) settings.sets = {"quick"};
       settings.repetitions = kLeastQuiet;
       settings.keep_disturbed = true;
     }
     for (const std::string &text : settings.shapes) shapes.push_back(parse_shape(text));
     if (settings.sets.empty() && settings.shapes.empty() && !settings.scaling) settings.sets = {"core"};
     for (const std::string &name : settings.sets) {
+      if (name == "features") {
+        settings.features = true;
+        continue;
+      }
       for (const Shape &shape : shape_set(name)) shapes.push_back(shape);
     }
     levels = chosen_levels(settings.isas);

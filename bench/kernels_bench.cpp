@@ -49,8 +49,9 @@ void run(benchmark::State &state, const KernelEntry &entry, const Shape &s) {
   problem.v = dense(v, s.heads_kv, s.seq_kv, s.dim_v);
   problem.out = dense(out, s.heads_q, s.seq_q, s.dim_v);
   problem.scale = 1 / std::sqrt(static_cast<float>(s.dim_k));
-  problem.causal = s.causal;
-  problem.causal_offset = s.causal ? s.seq_kv - s.seq_q : 0;
+  problem.bottom_right = true;
+  problem.window_left = kUnbounded;
+  problem.window_right = s.causal ? 0 : kUnbounded;
 
   const Executor executor = serial_executor();
   const Plan plan = make_plan(problem, *entry.kernel, executor.workers);

@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""Puts the figures of a report of fovea_bench as Markdown tables between two marks of the pages named.
+"""Puts the figures of a report of fovea_bench as Markdown tables between the marks of the pages named.
 
 usage: bench/report.py REPORT.json docs/performance.md README.md
 
-The marks are lines of their own, <!-- measured: begin --> and <!-- measured: end -->.
+The marks are lines of their own: <!-- measured: begin --> and <!-- measured: end --> around the shapes, <!-- features: begin -->
+and <!-- features: end --> around what each feature costs. What the report does not have is left as it is.
 """
 import argparse
 import json
 import sys
-
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
 def main():
@@ -21,21 +20,53 @@ def main():
         report = json.load(file)
     if report["disturbed_kept"]:
         sys.exit("the report was made with --keep-disturbed or --quick: its figures are not for a page")
-    text = "\n\n".join([head(report)] + [table(level) for level in report["levels"]])
+    sections = {}
+    if any(level.get("results") for level in report["levels"]):
+        sections["measured"] = "\n\n".join([head(report)] + [table(level) for level in report["levels"]])
+    if any("features" in level for level in report["levels"]):
+        sections["features"] = "\n\n".join([feature_head(report), feature_table(report)])
     for page in arguments.pages:
         with open(page) as file:
             content = file.read()
-        if content.count(BEGIN) != 1 or content.count(END) != 1:
-            sys.exit(f"{page}: needs {BEGIN} and {END} once each")
-        before, rest = content.split(BEGIN)
-        after = rest.split(END)[1]
+        found = [name for name in sections if f"<!-- {name}: begin -->" in content]
+        if not found:
+            sys.exit(f"{page}: has no marks for any of: {', '.join(sections) or 'nothing measured'}")
+        for name in found:
+            content = replace_between(page, content, f"<!-- {name}: begin -->", f"<!-- {name}: end -->", sections[name])
         with open(page, "w") as file:
-            file.write(f"{before}{BEGIN}\n{text}\n{END}{after}")
+            file.write(content)
+
+
+def replace_between(page, content, begin, end, text):
+    if content.count(begin) != 1 or content.count(end) != 1:
+        sys.exit(f"{page}: needs {begin} and {end} once each")
+    before, rest = content.split(begin)
+    return f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}"
 
 
 def head(report):
     peer = f", beside {report['peer']}" if "peer" in report else ""
     return f"Fovea {report['fovea']}{peer}, f32, {report['threads']} thread(s) on {report['processor']}, {report['date']}."
+
+
+def feature_head(report):
+    shape = next(level["features"]["shape"] for level in report["levels"] if "features" in level)
+    return (f"Fovea {report['fovea']}, {shape}, f32, {report['threads']} thread(s) on {report['processor']}, {report['date']}; "
+            "spread of the ratio in parentheses.")
+
+
+def feature_table(report):
+    """One row a feature, one column a level."""
+    levels = [level for level in report["levels"] if "features" in level]
+    rows = [f"| feature | at most | {' | '.join(level['isa'] for level in levels)} | error / bound |",
+            "|---|---|" + "---|" * len(levels) + "---|"]
+    for results in zip(*(level["features"]["results"] for level in levels)):
+        goals = {f"{result['goal']['ratio']:.2f}" for result in results if "goal" in result}
+        cells = [r["failure"] if "failure" in r else f"{r['ratio']:.3f} ({r['spread']:.1%})" for r in results]
+        errors = [result["error_over_bound"] for result in results if "error_over_bound" in result]
+        error = f"{max(errors):.3f}" if errors else ""
+        rows.append(f"| {results[0]['feature']} | {' '.join(goals)} | {' | '.join(cells)} | {error} |")
+    return "\n".join(rows)
 
 
 def table(level):

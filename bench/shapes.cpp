@@ -59,12 +59,14 @@ double pairs(const Shape &s) {
   return static_cast<double>(s.batch * s.heads_q) * static_cast<double>(of_a_head);
 }
 
+bool has_goals(fovea_isa level) { return level == FOVEA_ISA_AVX512 || level == FOVEA_ISA_AVX2; }
+
 Goal goal(const Shape &shape, fovea_isa level) {
+  if (!has_goals(level)) return {0, 0};
   const std::string text = format(shape);
-  if (text == kTiny && (level == FOVEA_ISA_AVX512 || level == FOVEA_ISA_AVX2)) return {0, kTinySeconds};
+  if (text == kTiny) return {0, kTinySeconds};
   for (const CoreShape &core : kCore) {
-    if (text == core.text && level == FOVEA_ISA_AVX512) return {core.avx512, 0};
-    if (text == core.text && level == FOVEA_ISA_AVX2) return {core.avx2, 0};
+    if (text == core.text) return {level == FOVEA_ISA_AVX512 ? core.avx512 : core.avx2, 0};
   }
   return {0, 0};
 }
@@ -89,7 +91,7 @@ std::vector<Shape> shape_set(const std::string &name) {
       shapes.push_back(parse_shape(text));
     }
   } else {
-    throw std::invalid_argument("'" + name + "' is not a set of shapes: core, decode, quick, smoke");
+    throw std::invalid_argument("'" + name + "' is not a set: core, decode, quick, smoke, features");
   }
   return shapes;
 }

@@ -33,6 +33,7 @@ struct Goal {
   double seconds;  // of a call
 };
 Goal goal(const Shape &shape, fovea_isa level);
+bool has_goals(fovea_isa level);
 
 constexpr double kScalingGoal = 1.9;  // two threads against one, on scaling_shape()
 Shape scaling_shape();

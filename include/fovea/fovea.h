@@ -55,7 +55,7 @@ enum {
   FOVEA_ERR_INVALID_SIZE = 4,     /* a negative size, or heads_q not a multiple of heads_kv, or sizes whose product overflows */
   FOVEA_ERR_INVALID_STRIDE = 5,   /* a negative stride, or one that makes elements of an output overlap */
   FOVEA_ERR_INVALID_DTYPE = 6,    /* not a dtype, or not one this tensor may have */
-  FOVEA_ERR_OVERLAP = 7,          /* an output overlaps an input or another output */
+  FOVEA_ERR_OVERLAP = 7,          /* an output or the workspace overlaps something else of the call */
   FOVEA_ERR_WORKSPACE = 8,        /* the workspace given is too small */
   FOVEA_ERR_OUT_OF_MEMORY = 9,    /* the library's own allocation failed (never in the hot call) */
   FOVEA_ERR_UNSUPPORTED = 20,     /* well formed, but this version does not do it yet; the text names the field */
@@ -87,17 +87,18 @@ enum {
   FOVEA_ISA_SVE = 42          /* Scalable Vector Extension, any length */
 };
 
-/* Which corner a causal or windowed score matrix is aligned to, where seq_q differs from the number of keys. */
+/* The position p of query i, which causal, windows and ALiBi compare with the positions of keys; q_len and kv_len are the lengths
+ * of the query's own batch entry. */
 enum {
   FOVEA_ALIGN_NONE = 0,
-  FOVEA_ALIGN_TOP_LEFT = 1,    /* query i stands at position i */
-  FOVEA_ALIGN_BOTTOM_RIGHT = 2 /* query i stands at position i + kv_len - q_len: the last query sees the last key */
+  FOVEA_ALIGN_TOP_LEFT = 1,    /* p = i: the first query stands at the first key */
+  FOVEA_ALIGN_BOTTOM_RIGHT = 2 /* p = i + kv_len - q_len: the last query stands at the last key */
 };
 
 enum {
   FOVEA_SCORE_NONE = 0,
   FOVEA_SCORE_MODIFY = 1, /* the function changes finished scores */
-  FOVEA_SCORE_REPLACE = 2 /* the function computes scores from q and k rows; scale is not applied */
+  FOVEA_SCORE_REPLACE = 2 /* the function computes scores from rows of q and k */
 };
 #define FOVEA_SCORE_TILE_MAX 256 /* most rows and most columns of a score tile */
 
@@ -116,20 +117,35 @@ typedef struct fovea_tensor {
   int32_t reserved; /* 0 */
 } fovea_tensor;
 
-/* A tile of scores of one head, in natural units, before exclusion, with any strides. Entries of excluded keys hold anything
- * and are ignored; writing -infinity excludes a key. Reserved for fovea_params.score. */
+/* A tile of scores of one head: what a score function reads and writes. Entry (i, j) is score[i * row_stride + j * col_stride],
+ * of query row0 + i and key col0 + j of a batch entry; in packed batches, of a segment and counted from its beginning. */
 typedef struct fovea_score_tile {
   float *score;
-  int64_t row_stride, col_stride, rows, cols; /* rows are queries, cols are keys; each <= FOVEA_SCORE_TILE_MAX */
-  int64_t batch, head, row0, col0;            /* where the tile's corner lies in the call */
-  const float *q, *k; /* FOVEA_SCORE_REPLACE only: unscaled rows of Q (ldq apart) and K (ldk apart), dim_k each */
+  int64_t row_stride, col_stride, rows, cols; /* rows are queries, cols are keys; each in 1..FOVEA_SCORE_TILE_MAX */
+  int64_t batch, head, row0, col0;            /* head is a query head */
+  const float *q, *k; /* FOVEA_SCORE_REPLACE: unscaled rows of Q, ldq floats apart, and of K, ldk apart, dim_k each; else NULL */
   int64_t ldq, ldk, dim_k;
 } fovea_score_tile;
-typedef void (*fovea_score_fn)(void *user, const fovea_score_tile *tile); /* re-entrant; called from worker threads */
+
+/* The caller's part of the score, in natural units:
+ *   FOVEA_SCORE_MODIFY   finds finished scores (scale, softcap, ALiBi and an additive mask are in them) and changes any of them;
+ *   FOVEA_SCORE_REPLACE  finds anything and writes every score, in place of scale * (q . k). Scale is not applied; softcap, ALiBi
+ *                        and an additive mask are, afterwards.
+ * A score of -infinity excludes its key from the row; a NaN or +infinity makes the row NaN. Entries of keys that are excluded
+ * anyway (causal, window, lengths, mask) hold anything, their rows of k too, and stay excluded whatever is written there; tiles
+ * of nothing else may be left out. The function writes only entries of its tile and does not throw. Worker threads call it,
+ * several at the same time, in any order, with tiles cut in any way, more than once for one entry: the score of an entry must
+ * depend on nothing but its query, its key and user. It runs in round-to-nearest with subnormals flushed to 0 and no traps. */
+typedef void (*fovea_score_fn)(void *user, const fovea_score_tile *tile);
 
 /* One attention call. fovea_params_init() fills it; set the data pointers and what differs from the defaults. Fields marked
  * [later] belong to features that this version does not have: they must keep the value that fovea_params_init() gave them,
- * else the call returns FOVEA_ERR_UNSUPPORTED and names the field. */
+ * else the call returns FOVEA_ERR_UNSUPPORTED and names the field. Only out, weights and lse are written.
+ *
+ * The score of the query at position p and key j, each step optional but the first:
+ *   scale * (q . k), softcap * tanh(score / softcap), - alibi_slopes[head] * |p - j|, + mask, the score function.
+ * A key that causal, a window, the lengths or the mask exclude is not in the row's set: nothing that its k and v hold ever
+ * shows. */
 typedef struct fovea_params {
   uint32_t struct_size; /* sizeof(fovea_params) of the caller */
   uint32_t flags;       /* 0 */
@@ -137,27 +153,56 @@ typedef struct fovea_params {
   fovea_tensor q;   /* [batch, heads_q,  seq_q,  dim_k] f32 */
   fovea_tensor k;   /* [batch, heads_kv, seq_kv, dim_k] f32; query head h uses key-value head h * heads_kv / heads_q */
   fovea_tensor v;   /* [batch, heads_kv, seq_kv, dim_v] f32 */
-  fovea_tensor out; /* [batch, heads_q,  seq_q,  dim_v] f32; its elements must not overlap one another or any other tensor */
-  fovea_tensor
-      weights; /* optional output [batch, heads_q, seq_q, seq_kv] f32: the softmax matrix; excluded keys 0, each row sums to 1 (an empty row to 0) */
-  float *lse;  /* optional output [batch, heads_q, seq_q]: natural log of the sum of exp(score); -infinity for an empty row */
+  fovea_tensor out; /* [batch, heads_q,  seq_q,  dim_v] f32; no element may overlap another or anything else of the call */
+
+  /* Optional output [batch, heads_q, seq_q, seq_kv] f32: the softmax matrix; excluded keys 0. A row sums to 1, to less with a
+   * sink, to 0 if it is empty. Not with packed batches. */
+  fovea_tensor weights;
+
+  /* Optional output [batch, heads_q, seq_q]: natural log of the sum of exp(score), the sink's included. An empty row has its
+   * sink's value, or -infinity. */
+  float *lse;
   int64_t lse_stride[3];
-  float scale;                           /* any finite value; fovea_params_init() sets 1/sqrt(dim_k), or 1 where dim_k is 0 */
-  float softcap;                         /* [later] */
-  int32_t causal;                        /* 0 or 1: query at position p sees keys 0..p */
-  int32_t align;                         /* FOVEA_ALIGN_*; must name a corner where causal is 1 */
-  int64_t window_left, window_right;     /* [later] -1 = unbounded */
-  fovea_tensor mask;                     /* [later] */
-  const float *alibi_slopes, *sinks;     /* [later] */
-  const int32_t *seqlens_q, *seqlens_kv; /* [later] */
-  const int32_t *cu_seqlens_q, *cu_seqlens_kv; /* [later] */
-  fovea_score_fn score;                        /* [later] */
-  void *score_user;                            /* [later] */
-  int32_t score_mode;                          /* [later] */
-  int32_t page_size;                           /* [later] */
-  const int32_t *block_table;                  /* [later] */
-  int64_t block_table_stride, num_pages;       /* [later] */
-  fovea_tensor k_scale, v_scale;               /* [later] */
+
+  float scale;   /* any finite value; fovea_params_init() sets 1/sqrt(dim_k), or 1 where dim_k is 0 */
+  float softcap; /* 0: off; else positive and finite: scores are squeezed into (-softcap, softcap) before any bias */
+
+  int32_t causal; /* 0 or 1: query at position p sees keys 0..p, as with a window_right of 0 */
+  int32_t align;  /* FOVEA_ALIGN_*: what p is; must name a corner where causal, a window or alibi_slopes is on */
+  int64_t window_left, window_right; /* query at position p sees keys p - window_left .. p + window_right; -1: no bound */
+
+  /* Optional [batch, heads_q, seq_q, seq_kv]; stride 0 repeats it along an axis. fovea_params_init() leaves dtype and strides 0.
+   *   FOVEA_BOOL                         a byte: not 0 = attend, 0 excludes the key;
+   *   FOVEA_F32, FOVEA_F16, FOVEA_BF16   added to the score: -infinity excludes the key, finite values never do, a NaN or
+   *                                      +infinity at a key that nothing else excludes makes the row NaN.
+   * Where a batch entry has fewer queries or keys, the rest is not read. In packed batches the first axis is the segment, and
+   * queries and keys are counted from its beginning. */
+  fovea_tensor mask;
+
+  /* Optional [heads_q], finite. fovea_alibi_slopes() makes the usual ones. */
+  const float *alibi_slopes;
+
+  /* Optional [heads_q], in units of finished scores: exp(sink) is added once to the sum of exp(score); -infinity: none for this
+   * head. */
+  const float *sinks;
+
+  /* Optional [batch], in 0..seq_q and 0..seq_kv: how many queries and keys each entry has. At or past its queries, q is not read
+   * and out, weights and lse are not written; at or past its keys, k and v are not read and weights are 0. */
+  const int32_t *seqlens_q, *seqlens_kv;
+
+  /* Optional, in place of these: packed batches. batch + 1 offsets, never falling, the first at least 0, the last at most seq_q
+   * or seq_kv. Entry b, a segment, has the tokens cu_seqlens[b] .. cu_seqlens[b + 1] - 1 of an axis of seq_q or seq_kv tokens
+   * that all entries share: stride[0] of q, out and lse, or of k and v, is not used. Either side may be packed alone. Tokens
+   * outside of all segments are neither read nor written. */
+  const int32_t *cu_seqlens_q, *cu_seqlens_kv;
+
+  fovea_score_fn score;                  /* optional, with score_mode */
+  void *score_user;                      /* handed to score */
+  int32_t score_mode;                    /* FOVEA_SCORE_MODIFY or FOVEA_SCORE_REPLACE; FOVEA_SCORE_NONE without a function */
+  int32_t page_size;                     /* [later] */
+  const int32_t *block_table;            /* [later] */
+  int64_t block_table_stride, num_pages; /* [later] */
+  fovea_tensor k_scale, v_scale;         /* [later] */
 } fovea_params;
 
 /* Runs task(arg, i, worker) once for each i in [0, n) and returns when all have returned. Tasks may run at the same time on
@@ -194,6 +239,10 @@ FOVEA_API const char *fovea_last_error(void);
 FOVEA_API fovea_status fovea_params_init(fovea_params *p, size_t struct_size, int64_t batch, int64_t heads_q, int64_t heads_kv,
                                          int64_t seq_q, int64_t seq_kv, int64_t dim_k, int64_t dim_v);
 
+/* Writes the usual ALiBi slopes of so many heads: 2^(-8 (h + 1) / heads) where heads is a power of two; else those of the next
+ * lower power of two, then every other one of the next higher's. */
+FOVEA_API fovea_status fovea_alibi_slopes(int64_t heads, float *slopes);
+
 /* Fills o with the defaults. struct_size is sizeof(fovea_options). */
 FOVEA_API fovea_status fovea_options_init(fovea_options *o, size_t struct_size);
 
@@ -204,8 +253,10 @@ FOVEA_API fovea_status fovea_context_create(const fovea_options *o, fovea_contex
 /* Frees a context that no call is using; NULL is allowed. */
 FOVEA_API void fovea_context_destroy(fovea_context *c);
 
-/* The bytes of workspace that fovea_forward() needs for p: depends on sizes, strides and options, not on data pointers. Any
- * alignment of the workspace will do. At most 8 MiB a thread for dims up to 256. */
+/* The bytes of workspace that fovea_forward() needs for p. It depends on sizes, strides and which options are there: enough for
+ * any lengths, offsets and masks. Nothing is read through a data pointer. Any alignment of the workspace will do. At most 8 MiB a
+ * thread for dims up to 256; more with a mask, 2 bits for each 64 queries x 256 keys of its own, and with lengths of the queries
+ * or offsets, some bytes a batch entry. */
 FOVEA_API fovea_status fovea_workspace_size(const fovea_context *c, const fovea_params *p, size_t *bytes);
 
 /* Computes p->out, and p->lse and p->weights where given. workspace holds at least fovea_workspace_size() bytes, used by no
@@ -227,8 +278,8 @@ FOVEA_API const char *fovea_isa_refusal(fovea_isa isa);
 FOVEA_API fovea_isa fovea_context_isa(const fovea_context *c);
 FOVEA_API int32_t fovea_context_threads(const fovea_context *c);
 
-/* Describes as JSON how c would run p: level, kernel, tiles, tasks, workspace, and why not other levels; or the error. Works like
- * snprintf: writes at most capacity bytes, NUL included, and returns the length that the whole text has. */
+/* Describes as JSON how c would run p: features, level, kernel, tiles, tasks, workspace, and why not other levels; or the error.
+ * Works like snprintf: writes at most capacity bytes, NUL included, and returns the length that the whole text has. */
 FOVEA_API size_t fovea_explain(const fovea_context *c, const fovea_params *p, char *json, size_t capacity);
 
 #ifdef __cplusplus

@@ -75,9 +75,62 @@ struct Params : fovea_params {
     scale = value;
     return *this;
   }
-  Params &with_causal(int32_t corner) {  // FOVEA_ALIGN_TOP_LEFT or FOVEA_ALIGN_BOTTOM_RIGHT
+  Params &with_softcap(float value) {
+    softcap = value;
+    return *this;
+  }
+
+  // A corner is FOVEA_ALIGN_TOP_LEFT or FOVEA_ALIGN_BOTTOM_RIGHT, the same for all of these.
+  Params &with_causal(int32_t corner) {
     causal = 1;
     align = corner;
+    return *this;
+  }
+  Params &with_window(int64_t left, int64_t right, int32_t corner) {  // -1: no bound
+    window_left = left;
+    window_right = right;
+    align = corner;
+    return *this;
+  }
+  Params &with_alibi(const float *slopes, int32_t corner) {  // [heads_q]
+    alibi_slopes = slopes;
+    align = corner;
+    return *this;
+  }
+
+  Params &with_mask(const bool *data, const Strides &s) { return with_mask(data, FOVEA_BOOL, s); }  // true = attend
+  Params &with_mask(const float *data, const Strides &s) { return with_mask(data, FOVEA_F32, s); }  // added
+  Params &with_mask(const void *data, fovea_dtype dtype, const Strides &s) {
+    mask.data = const_cast<void *>(data);
+    mask.dtype = dtype;
+    return with_strides(mask, s);
+  }
+
+  Params &with_sinks(const float *logits) {  // [heads_q]
+    sinks = logits;
+    return *this;
+  }
+
+  // Of each batch entry; nullptr: all seq_q, seq_kv.
+  Params &with_lengths(const int32_t *queries, const int32_t *keys) {
+    seqlens_q = queries;
+    seqlens_kv = keys;
+    return *this;
+  }
+  // batch + 1 offsets of packed segments; nullptr: that side is not packed.
+  Params &with_offsets(const int32_t *queries, const int32_t *keys) {
+    cu_seqlens_q = queries;
+    cu_seqlens_kv = keys;
+    return *this;
+  }
+
+  // Calls function(tile), with a const fovea_score_tile &, from worker threads, several at the same time. It must outlive the
+  // call and must not throw: a throw ends the process.
+  template <class Function>
+  Params &with_score(int32_t mode, Function &function) {  // FOVEA_SCORE_MODIFY or FOVEA_SCORE_REPLACE
+    score_mode = mode;
+    score_user = const_cast<void *>(static_cast<const void *>(&function));
+    score = [](void *user, const fovea_score_tile *tile) noexcept { (*static_cast<Function *>(user))(*tile); };
     return *this;
   }
 
@@ -153,6 +206,13 @@ class Context {
   };
   std::unique_ptr<fovea_context, Destroy> context_;
 };
+
+// The usual ALiBi slopes.
+inline std::vector<float> alibi_slopes(int64_t heads) {
+  std::vector<float> slopes(heads > 0 ? static_cast<std::size_t>(heads) : 0);
+  require(fovea_alibi_slopes(heads, slopes.data()));
+  return slopes;
+}
 
 // Levels of instruction sets known on this architecture, or only those usable here; best last.
 inline std::vector<fovea_isa> isa_list(bool usable_only = false) {

@@ -10,13 +10,11 @@ namespace fovea {
 fovea_status check_sizes(int64_t batch, int64_t heads_q, int64_t heads_kv, int64_t seq_q, int64_t seq_kv, int64_t dim_k,
                          int64_t dim_v);
 
-// Everything but data pointers: of these, only whether the optional outputs are wanted.
+// Everything but data pointers: of these, only which options are there.
 fovea_status check_params(const fovea_params *p, Problem *problem);
 
-// The data pointers of a checked problem: present, aligned, and outputs apart from all else.
-fovea_status check_data(const Problem &problem);
-
-// A workspace of which so many bytes will be used lies apart from every tensor.
-fovea_status check_workspace(const Problem &problem, const void *workspace, int64_t bytes);
+// The data of a checked problem: pointers present and aligned, lengths, offsets, slopes and sinks in their ranges, outputs and
+// the bytes of workspace that will be used apart from all else.
+fovea_status check_data(const Problem &problem, const void *workspace, int64_t workspace_bytes);
 
 }  // namespace fovea

@@ -1,5 +1,6 @@
 #include "api/error.h"
 
+#include <fenv.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -15,6 +16,14 @@ fovea_status fail(fovea_status status, const char *format, ...) {
   vsnprintf(last_error, sizeof last_error, format, arguments);
   va_end(arguments);
   return status;
+}
+
+fovea_status fail_number(const char *name, float value, const char *fault) {
+  fenv_t saved;
+  feholdexcept(&saved);
+  fail(FOVEA_ERR_INVALID_ARGUMENT, "%s: %g %s", name, double(value), fault);
+  fesetenv(&saved);
+  return FOVEA_ERR_INVALID_ARGUMENT;
 }
 
 }  // namespace fovea

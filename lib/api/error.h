@@ -8,4 +8,7 @@ namespace fovea {
 // negative".
 __attribute__((cold, format(printf, 2, 3))) fovea_status fail(fovea_status status, const char *format, ...);
 
+// "name: value fault", FOVEA_ERR_INVALID_ARGUMENT. The caller's floating-point environment stays as it is, whatever the value.
+__attribute__((cold)) fovea_status fail_number(const char *name, float value, const char *fault);
+
 }  // namespace fovea

@@ -50,6 +50,34 @@ class Writer {
   size_t capacity_, length_;
 };
 
+// The options that shape the scores, by their fields.
+void write_features(Writer *w, const fovea_params &p, const Problem &problem) {
+  const struct {
+    const char *name;
+    bool is_on;
+  } features[] = {{"causal", p.causal != 0},
+                  {"window_left", p.window_left != -1},
+                  {"window_right", p.window_right != -1},
+                  {"seqlens_q", p.seqlens_q != nullptr},
+                  {"seqlens_kv", p.seqlens_kv != nullptr},
+                  {"cu_seqlens_q", p.cu_seqlens_q != nullptr},
+                  {"cu_seqlens_kv", p.cu_seqlens_kv != nullptr},
+                  {"softcap", problem.softcap != 0},
+                  {"alibi_slopes", p.alibi_slopes != nullptr},
+                  {"mask", p.mask.data != nullptr},
+                  {"sinks", p.sinks != nullptr},
+                  {"score", p.score != nullptr}};
+  const char *separator = "";
+  w->print("\"features\": [");
+  for (const auto &feature : features) {
+    if (!feature.is_on) continue;
+    w->print("%s", separator);
+    w->quote(feature.name);
+    separator = ", ";
+  }
+  w->print("], ");
+}
+
 void write_call(Writer *w, const Call &call) {
   w->field("kernel", call.kernel ? call.kernel->name : "");
   const KernelShape shape = call.kernel ? call.kernel->shape : KernelShape{};
@@ -58,10 +86,11 @@ void write_call(Writer *w, const Call &call) {
   w->field("group_panels", shape.group_panels);
   w->field("row_blocks", call.plan.row_blocks);
   w->field("rows_per_block", call.plan.rows_per_block);
-  w->field("chunk_keys", call.plan.chunk_keys);
+  w->field("chunk_keys", chunk_keys(call.problem.seq_kv));
   w->field("chunks", call.plan.chunks);
   w->field("splits", call.plan.splits);
   w->field("tasks", call.plan.tasks);
+  w->field("mask_map_bytes", call.plan.mask_map.bytes);
   w->field("workspace_bytes", call.plan.workspace_bytes);
 }
 
@@ -93,6 +122,7 @@ size_t fovea_explain(const fovea_context *c, const fovea_params *p, char *json, 
   w.field("error", status ? fovea_last_error() : "");
   if (c) w.field("level", level_name(c->level));
   if (c) w.field("threads", c->executor.workers);
+  if (!status) write_features(&w, *p, call.problem);
   if (!status) write_call(&w, call);
   write_levels(&w);
   w.print("}");

@@ -41,14 +41,13 @@ fovea_status fovea_forward(const fovea_context *c, const fovea_params *p, void *
   using namespace fovea;
   Call call;
   fovea_status status = prepare(c, p, &call);
-  if (!status) status = check_data(call.problem);
+  if (status) return status;
+  const size_t needed = size_t(call.plan.workspace_bytes);
+  if (workspace && bytes < needed) return fail(FOVEA_ERR_WORKSPACE, "workspace: %zu bytes given, %zu needed", bytes, needed);
+  status = check_data(call.problem, workspace, call.plan.workspace_bytes);
   if (status || !call.kernel) return status;
 
-  const size_t needed = size_t(call.plan.workspace_bytes);
   if (workspace) {
-    if (bytes < needed) return fail(FOVEA_ERR_WORKSPACE, "workspace: %zu bytes given, %zu needed", bytes, needed);
-    status = check_workspace(call.problem, workspace, call.plan.workspace_bytes);
-    if (status) return status;
     run_forward(call.problem, *call.kernel, call.plan, c->executor, workspace);
     return FOVEA_OK;
   }

@@ -9,7 +9,7 @@ struct Term {
   int64_t reach, divisor;  // of this term and those after it: the largest sum, the greatest common divisor of the strides
 };
 
-constexpr int kMaxTerms = 8;
+constexpr int kMaxTerms = 9;  // the axes of two tensors, and the units of the wider elements
 
 // Real layouts take about 2 steps for each pair of terms. This many take less than a millisecond.
 constexpr int kSearchSteps = 1 << 16;
@@ -64,10 +64,18 @@ struct Sum {
   }
 };
 
-int64_t reach_of(const Elements &e) {
-  int64_t reach = 0;
-  for (int a = 0; a < 4; ++a) reach += (e.size[a] - 1) * e.stride[a];
+// From the first unit of a tensor to its last.
+int64_t reach_of(const Elements &e, int64_t unit) {
+  int64_t reach = e.bytes / unit - 1;
+  for (int a = 0; a < 4; ++a) reach += (e.size[a] - 1) * e.stride[a] * (e.bytes / unit);
   return reach;
+}
+
+void add_units(Sum *sum, const Elements &e, int64_t unit) {
+  const int64_t units = e.bytes / unit;
+  if (units > 1) sum->add(1, units - 1);
+  for (int a = 0; a < 4; ++a)
+    if (e.size[a] > 1 && e.stride[a] > 0) sum->add(e.stride[a] * units, e.size[a] - 1);
 }
 
 }  // namespace
@@ -96,15 +104,15 @@ bool overlaps_itself(const Elements &e) {
 }
 
 bool overlap(const Elements &a, const Elements &b) {
-  // distance = sum i * a.stride - sum j * b.stride; with size - 1 - j for j nothing is negative.
-  const int64_t distance = int64_t(b.address - a.address) / 4;
-  const int64_t target = distance + reach_of(b);
-  if (target < 0 || distance > reach_of(a)) return false;
+  // In units of the narrower elements, distance = sum i * a.stride - sum j * b.stride; with size - 1 - j for j nothing is negative.
+  const int64_t unit = a.bytes < b.bytes ? a.bytes : b.bytes;
+  const int64_t distance = int64_t(b.address - a.address) / unit;
+  if (distance > reach_of(a, unit)) return false;
+  const int64_t target = distance + reach_of(b, unit);
+  if (target < 0) return false;
   Sum sum;
-  for (int axis = 0; axis < 4; ++axis) {
-    if (a.size[axis] > 1 && a.stride[axis] > 0) sum.add(a.stride[axis], a.size[axis] - 1);
-    if (b.size[axis] > 1 && b.stride[axis] > 0) sum.add(b.stride[axis], b.size[axis] - 1);
-  }
+  add_units(&sum, a, unit);
+  add_units(&sum, b, unit);
   return sum.can_be(target);
 }
 

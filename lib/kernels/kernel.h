@@ -18,7 +18,8 @@ constexpr int64_t kKeyTile = 8;  // keys of a tile of scores: the reference maxi
 struct RowRange {
   int64_t batch, head_kv;
   int64_t row_begin, row_end;
-  int64_t kv_len;  // keys of this batch entry
+  int64_t q_len, kv_len;           // of this batch entry
+  int64_t first_query, first_key;  // where the entry begins on a packed token axis; else 0
 };
 
 // What one chunk of keys contributes to one row: the maximum that was subtracted (log2 units; -inf: no key permitted), the sum of
@@ -27,11 +28,28 @@ struct Partial {
   float *max, *sum, *value;
 };
 
+// What a mask holds, 2 bits a block of kBlockKeys keys and kMapQueries queries: blocks that exclude everything are skipped, blocks that
+// change nothing take the fast path. Strides are bytes, 0 on the axes that the mask repeats.
+constexpr int64_t kMapQueries = 64;                   // about a panel of rows: finer would not be used
+constexpr unsigned kMapPermits = 1, kMapChanges = 2;  // some entry permits its key; some entry is not "permitted, nothing added"
+struct MaskMap {
+  uint8_t *bits;  // of a batch entry; null: none was made, any block may hold anything
+  int64_t head_stride, row_stride;
+};
+
+// Makes one row of a map.
+struct MaskMapTask {
+  const Problem *problem;
+  int64_t batch, head, query_begin, query_end, keys;
+  uint8_t *bits;  // of four blocks each
+};
+
 // One task of the forward pass.
 struct ForwardTask {
   const Problem *problem;
   RowRange rows;
-  bool keys_are_cold;              // fetch blocks of keys ahead of their use
+  bool keys_are_cold;  // fetch blocks of keys ahead of their use
+  MaskMap mask_map;
   const RowRange *next;            // the rows that come next and are to be fetched; null: none
   int64_t chunk_keys;              // keys of a chunk, the last one shorter
   int64_t chunk_begin, chunk_end;  // which chunks this task sums
@@ -44,6 +62,7 @@ struct MergeTask {
   const Problem *problem;
   RowRange rows;
   int64_t chunks, chunk_keys;
+  MaskMap mask_map;
   const Partial *partials;  // one per chunk
   void *scratch;
 };
@@ -51,7 +70,7 @@ struct MergeTask {
 // How a kernel wants its rows: what plan needs to know of it.
 struct KernelShape {
   int32_t panel_rows;         // rows scored together
-  int32_t causal_panel_rows;  // the same for causal calls
+  int32_t window_panel_rows;  // the same for calls with a window: on its edges much of a panel is wasted
   int32_t row_unit;           // a panel is a whole number of these
   int32_t key_tile;           // keys scored together; divides kKeyTile
   int32_t group_panels;       // most panels in a task: they share each block of keys while it is in cache
@@ -64,6 +83,7 @@ struct ForwardKernel {
   int64_t (*scratch_bytes)(const Problem *problem, int64_t rows);  // for a task of at most so many rows
   void (*forward)(const ForwardTask *task);
   void (*merge)(const MergeTask *task);
+  void (*map_mask)(const MaskMapTask *task);
 };
 
 }  // namespace fovea

@@ -7,6 +7,9 @@
 #include <limits>
 #include <numeric>
 #include <thread>
+#include <tuple>
+
+#include "reference/element.h"
 
 namespace fovea::reference {
 namespace {
@@ -16,10 +19,41 @@ constexpr double kWeightError = 0x1p-22;   // u_p: of one float exp2, argument r
 // Of exponentials before they are divided by their sum: 2^20 in each of 64 chunks, or a row's keys.
 constexpr double kLargestSum = 0x1p26;
 constexpr double kLog2e = 1.4426950408889634;
+// Kernels count scores in units of ln 2, and leave room for a score and a bias to be added.
+constexpr double kLargestScore = FLT_MAX / kLog2e, kLargestBias = kLargestScore / 2;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-const float *element(const fovea_tensor &t, int64_t b, int64_t h, int64_t s, int64_t d) {
-  return static_cast<const float *>(t.data) + b * t.stride[0] + h * t.stride[1] + s * t.stride[2] + d * t.stride[3];
+// A batch entry's lengths, and where it begins on packed token axes.
+struct Entry {
+  int64_t first_query, first_key, q_len, kv_len;
+};
+
+Entry entry_of(const fovea_params &p, int64_t b) {
+  Entry e{0, 0, p.seq_q, p.seq_kv};
+  if (p.seqlens_q) e.q_len = p.seqlens_q[b];
+  if (p.seqlens_kv) e.kv_len = p.seqlens_kv[b];
+  if (p.cu_seqlens_q) e.first_query = p.cu_seqlens_q[b], e.q_len = p.cu_seqlens_q[b + 1] - e.first_query;
+  if (p.cu_seqlens_kv) e.first_key = p.cu_seqlens_kv[b], e.kv_len = p.cu_seqlens_kv[b + 1] - e.first_key;
+  return e;
+}
+
+// Element d of token s of batch entry b.
+double element(const fovea_tensor &t, bool packed, int64_t first, int64_t b, int64_t h, int64_t s, int64_t d) {
+  const int64_t batch = packed ? 0 : b * t.stride[0];
+  return read_element(t.data, t.dtype, batch + h * t.stride[1] + (first + s) * t.stride[2] + d * t.stride[3]);
+}
+
+double query_element(const fovea_params &p, const fovea_tensor &t, const Row &row, int64_t d) {
+  return element(t, p.cu_seqlens_q, entry_of(p, row.batch).first_query, row.batch, row.head, row.query, d);
+}
+
+double mask_at(const fovea_params &p, int64_t b, int64_t h, int64_t i, int64_t j) {
+  return element(p.mask, false, 0, b, h, i, j);
+}
+
+int64_t position(const fovea_params &p, int64_t b, int64_t i) {
+  const Entry e = entry_of(p, b);
+  return p.align == FOVEA_ALIGN_BOTTOM_RIGHT ? i + e.kv_len - e.q_len : i;
 }
 
 // The keys and values of one (batch, key-value head) in double, keys transposed so that the inner loops run along keys.
@@ -29,67 +63,160 @@ struct HeadMemory {
   std::vector<double> v;  // [keys][dim_v]
 };
 
-HeadMemory load_head(const fovea_params &p, int64_t b, int64_t head_kv, int64_t keys) {
+// Keys that no row may see are not even read.
+HeadMemory load_head(const fovea_params &p, int64_t b, int64_t head_kv, const std::vector<char> &seen) {
+  const auto keys = int64_t(seen.size());
+  const Entry e = entry_of(p, b);
   HeadMemory head{keys, std::vector<double>(keys * p.dim_k), std::vector<double>(keys * p.dim_v)};
   for (int64_t j = 0; j < keys; ++j) {
-    for (int64_t c = 0; c < p.dim_k; ++c) head.k[c * keys + j] = *element(p.k, b, head_kv, j, c);
-    for (int64_t c = 0; c < p.dim_v; ++c) head.v[j * p.dim_v + c] = *element(p.v, b, head_kv, j, c);
+    if (!seen[j]) continue;
+    for (int64_t c = 0; c < p.dim_k; ++c) head.k[c * keys + j] = element(p.k, p.cu_seqlens_kv, e.first_key, b, head_kv, j, c);
+    for (int64_t c = 0; c < p.dim_v; ++c) head.v[j * p.dim_v + c] = element(p.v, p.cu_seqlens_kv, e.first_key, b, head_kv, j, c);
   }
   return head;
 }
 
-// Kernels multiply a query by scale * log2(e) before anything else.
-bool query_in_range(const fovea_params &p, int64_t b, int64_t h, int64_t i) {
-  double largest = 1;
-  for (int64_t c = 0; c < p.dim_k; ++c) {
-    const double q = std::fabs(double{*element(p.q, b, h, i, c)});
-    if (q <= FLT_MAX) largest = std::max(largest, q);
-  }
-  return largest * std::fabs(double{p.scale}) * kLog2e <= FLT_MAX;
-}
+// A score, and how large the terms are that it is the sum of: its part in A.
+struct Score {
+  double value = 0, magnitude = 0;
+  bool excluded = false;      // by the score function
+  bool out_of_range = false;  // of float, in some kernel's order of operations
+};
 
-void compute_row(const fovea_params &p, const HeadMemory &head, int64_t row, Expected *e) {
-  const int64_t i = row % p.seq_q, h = row / p.seq_q % p.heads_q, b = row / p.seq_q / p.heads_q;
-  const int64_t keys = permitted_keys(p, i);
-  std::vector<double> score(keys, 0.0), magnitude(keys, 0.0);
+// scale * q.k for all keys of a head; rows exclude some of them later.
+std::vector<Score> dot_products(const fovea_params &p, const HeadMemory &head, const std::vector<double> &q) {
+  std::vector<double> sum(head.keys, 0.0), magnitude(head.keys, 0.0);
+  double largest_q = 1;
   for (int64_t c = 0; c < p.dim_k; ++c) {
-    const double q = *element(p.q, b, h, i, c);
     const double *k = head.k.data() + c * head.keys;
-    for (int64_t j = 0; j < keys; ++j) {
-      const double term = q * k[j];
-      score[j] += term;
+    for (int64_t j = 0; j < head.keys; ++j) {
+      const double term = q[c] * k[j];
+      sum[j] += term;
       magnitude[j] += std::fabs(term) <= DBL_MAX ? std::fabs(term) : 0.0;
     }
+    if (std::fabs(q[c]) <= FLT_MAX) largest_q = std::max(largest_q, std::fabs(q[c]));
   }
-  double maximum = -kInfinity, largest = 0;
+  const double scale = p.scale, size = std::fabs(scale);
+  std::vector<Score> scores(head.keys);
+  for (int64_t j = 0; j < head.keys; ++j) {
+    scores[j].value = scale * sum[j];
+    scores[j].magnitude = size * magnitude[j];
+    // Kernels multiply a query by scale * log2(e) before anything else.
+    scores[j].out_of_range = std::max(largest_q * size, scores[j].magnitude) > kLargestScore;
+  }
+  return scores;
+}
+
+// The caller's function on a tile of one score.
+double user_score(const fovea_params &p, const Row &row, int64_t j, double score, const std::vector<float> &q,
+                  const std::vector<float> &k) {
+  auto value = float(score);
+  fovea_score_tile tile{};
+  tile.score = &value;
+  tile.row_stride = tile.col_stride = tile.rows = tile.cols = 1;
+  tile.batch = row.batch;
+  tile.head = row.head;
+  tile.row0 = row.query;
+  tile.col0 = j;
+  if (p.score_mode == FOVEA_SCORE_REPLACE) {
+    tile.q = q.data();
+    tile.k = k.data();
+    tile.ldq = tile.ldk = tile.dim_k = p.dim_k;
+  }
+  p.score(p.score_user, &tile);
+  return value;
+}
+
+Score replaced_score(const fovea_params &p, const HeadMemory &head, const Row &row, int64_t j, const std::vector<double> &q) {
+  std::vector<float> k(p.dim_k);
+  for (int64_t c = 0; c < p.dim_k; ++c) k[c] = float(head.k[c * head.keys + j]);
+  Score s;
+  s.value = user_score(p, row, j, 0, {q.begin(), q.end()}, k);
+  s.excluded = s.value == -kInfinity;
+  s.magnitude = std::isfinite(s.value) ? std::fabs(s.value) : 0;
+  return s;
+}
+
+// Softcap, biases and a modifying function, for a permitted key.
+void finish(const fovea_params &p, const Row &row, int64_t j, Score *s) {
+  if (p.softcap > 0) {
+    const double cap = p.softcap;
+    s->value = cap * std::tanh(s->value / cap);
+    s->magnitude += cap;
+  }
+  double biased = s->value;
+  const auto add = [&](double bias) {
+    biased += bias;
+    if (std::isfinite(bias)) s->magnitude += std::fabs(bias);
+    s->out_of_range |= bias > kLargestBias && bias < kInfinity;
+  };
+  if (p.alibi_slopes) add(-double{p.alibi_slopes[row.head]} * std::fabs(double(position(p, row.batch, row.query) - j)));
+  if (p.mask.data && p.mask.dtype != FOVEA_BOOL) add(mask_at(p, row.batch, row.head, row.query, j));
+  s->value = s->value > -kInfinity && biased < -FLT_MAX ? -FLT_MAX : biased;
+  if (p.score && p.score_mode == FOVEA_SCORE_MODIFY) {
+    const double modified = user_score(p, row, j, s->value, {}, {}), change = std::fabs(modified - s->value);
+    if (std::isfinite(change)) s->magnitude += change;
+    s->value = modified;
+    s->excluded = modified == -kInfinity;
+  }
+  s->out_of_range |= s->value > kLargestBias && s->value < kInfinity;
+}
+
+void compute_row(const fovea_params &p, const HeadMemory &head, const Row &place, int64_t row, Expected *e) {
+  std::vector<double> q(p.dim_k);
+  for (int64_t c = 0; c < p.dim_k; ++c) q[c] = query_element(p, p.q, place, c);
+  const bool replace = p.score && p.score_mode == FOVEA_SCORE_REPLACE;
+  std::vector<Score> score = replace ? std::vector<Score>(head.keys) : dot_products(p, head, q);
+  bool out_of_range = false;
+  std::vector<char> in_set(head.keys, 0);
+  for (int64_t j = 0; j < head.keys; ++j) {
+    if (!permitted(p, place.batch, place.head, place.query, j)) continue;
+    if (replace) score[j] = replaced_score(p, head, place, j, q);
+    if (!score[j].excluded) finish(p, place, j, &score[j]);
+    in_set[j] = !score[j].excluded;
+    out_of_range |= in_set[j] && score[j].out_of_range;
+  }
+
+  const double sink = p.sinks ? double{p.sinks[place.head]} : -kInfinity;
+  double maximum = sink, sum = 0;
   int64_t kept = 0;
-  std::vector<char> weightless(keys, 0);
-  for (int64_t j = 0; j < keys; ++j) {
-    score[j] *= p.scale;
-    weightless[j] = score[j] == -kInfinity;
-    if (weightless[j]) continue;
+  for (int64_t j = 0; j < head.keys; ++j) {
+    if (!in_set[j] || score[j].value == -kInfinity) continue;
     ++kept;
-    largest = std::max(largest, std::fabs(double{p.scale}) * magnitude[j]);
-    maximum = score[j] > maximum || std::isnan(score[j]) ? score[j] : maximum;  // once NaN it stays NaN
+    maximum = score[j].value > maximum || std::isnan(score[j].value) ? score[j].value : maximum;  // once NaN it stays NaN
   }
-  double sum = 0;
-  for (int64_t j = 0; j < keys; ++j) {
-    if (!weightless[j]) sum += score[j] = std::exp(score[j] - maximum);
+  // A is about the keys that can weigh something: the others count as 0, and so does an error in them.
+  double largest = 0;
+  std::vector<double> weight(head.keys, 0.0);
+  for (int64_t j = 0; j < head.keys; ++j) {
+    if (!in_set[j] || score[j].value == -kInfinity) continue;
+    sum += weight[j] = std::exp(score[j].value - maximum);
+    const double error = 8 * kUnitRoundoff * (1 + 2 * score[j].magnitude);
+    if (!(score[j].value + error < maximum + std::log(double{FLT_MIN}))) largest = std::max(largest, score[j].magnitude);
   }
+  if (sink > -kInfinity) sum += std::exp(sink - maximum);
+
   e->kept[row] = kept;
-  e->score_magnitude[row] = query_in_range(p, b, h, i) ? largest : kInfinity;
-  e->lse[row] = kept ? maximum + std::log(sum) : -kInfinity;
+  out_of_range |= kept > 0 && maximum < -kLargestBias;
+  e->score_magnitude[row] = out_of_range ? kInfinity : largest;
+  e->lse[row] = maximum == -kInfinity ? -kInfinity : maximum + std::log(sum);
   double *out = e->out.data() + row * p.dim_v, *g = e->magnitude.data() + row * p.dim_v;
-  double *largest_value = e->largest.data() + row * p.dim_v;
-  for (int64_t j = 0; j < keys; ++j) {
-    const double weight = weightless[j] ? 0 : score[j] / sum;
-    if (!e->weights.empty()) e->weights[row * p.seq_kv + j] = weight;
+  double *lost = e->lost.data() + row * p.dim_v, *largest_value = e->largest.data() + row * p.dim_v;
+  for (int64_t j = 0; j < head.keys; ++j) {
+    if (!in_set[j]) continue;
+    if (score[j].value != -kInfinity) weight[j] /= sum;
+    if (!e->weights.empty()) {
+      e->weights[row * p.seq_kv + j] = weight[j];
+      e->in_set[row * p.seq_kv + j] = 1;
+    }
     const double *v = head.v.data() + j * p.dim_v;
     for (int64_t c = 0; c < p.dim_v; ++c) {
-      out[c] += weight * v[c];
-      g[c] += weight * std::fabs(v[c]);
-      largest_value[c] = std::max(largest_value[c], double(std::fabs(v[c])));
+      out[c] += weight[j] * v[c];
+      g[c] += weight[j] * std::fabs(v[c]);
+      largest_value[c] = std::max(largest_value[c], std::fabs(v[c]));
     }
+    if (weight[j] >= 2 * FLT_MIN) continue;  // twice: what is near FLT_MIN may be computed as less
+    for (int64_t c = 0; c < p.dim_v; ++c) lost[c] += weight[j] * std::fabs(v[c]);
   }
 }
 
@@ -102,40 +229,72 @@ std::vector<int64_t> all_or(const std::vector<int64_t> &rows, int64_t count) {
 
 }  // namespace
 
-int64_t permitted_keys(const fovea_params &p, int64_t i) {
-  if (!p.causal) return p.seq_kv;
-  const int64_t position = p.align == FOVEA_ALIGN_BOTTOM_RIGHT ? i + p.seq_kv - p.seq_q : i;
-  return std::min(std::max(position + 1, int64_t{0}), p.seq_kv);
+int64_t row_count(const fovea_params &p) { return (p.cu_seqlens_q ? 1 : p.batch) * p.heads_q * p.seq_q; }
+
+Row row_at(const fovea_params &p, int64_t row) {
+  Row place{true, row / p.seq_q / p.heads_q, row / p.seq_q % p.heads_q, row % p.seq_q};
+  if (!p.cu_seqlens_q) {
+    place.exists = place.query < entry_of(p, place.batch).q_len;
+    return place;
+  }
+  const int64_t token = place.query;
+  for (int64_t b = 0; b < p.batch; ++b)
+    if (token >= p.cu_seqlens_q[b] && token < p.cu_seqlens_q[b + 1]) return {true, b, place.head, token - p.cu_seqlens_q[b]};
+  place.exists = false;
+  return place;
+}
+
+bool permitted(const fovea_params &p, int64_t b, int64_t h, int64_t i, int64_t j) {
+  if (j >= entry_of(p, b).kv_len) return false;
+  const int64_t ahead = j - position(p, b, i);
+  if (p.causal && ahead > 0) return false;
+  if (p.window_left != -1 && -ahead > p.window_left) return false;
+  if (p.window_right != -1 && ahead > p.window_right) return false;
+  if (!p.mask.data) return true;
+  const double mask = mask_at(p, b, h, i, j);
+  return p.mask.dtype == FOVEA_BOOL ? mask != 0 : mask != -kInfinity;
 }
 
 Expected attention(const fovea_params &p, bool want_weights, const std::vector<int64_t> &rows) {
-  const int64_t count = p.batch * p.heads_q * p.seq_q;
-  Expected e{p.batch, p.heads_q, p.seq_q, p.seq_kv, p.dim_v, {}, {}, {}, {}, {}, {}, {}};
+  const int64_t count = row_count(p);
+  Expected e{count, p.seq_kv, p.dim_v, {}, {}, {}, {}, {}, {}, {}, {}, {}};
   e.out.assign(count * p.dim_v, 0.0);
   e.magnitude.assign(count * p.dim_v, 0.0);
+  e.lost.assign(count * p.dim_v, 0.0);
   e.largest.assign(count * p.dim_v, 0.0);
   e.lse.assign(count, 0.0);
   e.score_magnitude.assign(count, 0.0);
   e.kept.assign(count, 0);
-  if (want_weights) e.weights.assign(count * p.seq_kv, 0.0);
-  if (count == 0) return e;
+  if (want_weights) {
+    e.weights.assign(count * p.seq_kv, 0.0);
+    e.in_set.assign(count * p.seq_kv, 0);
+  }
 
-  std::vector<int64_t> wanted = all_or(rows, count);
-  std::sort(wanted.begin(), wanted.end());
-  const int64_t rows_per_kv = p.heads_q / p.heads_kv * p.seq_q;  // rows of one key-value head lie side by side
+  struct Wanted {
+    Row place;
+    int64_t head_kv, row;
+  };
+  std::vector<Wanted> wanted;
+  for (const int64_t row : all_or(rows, count)) {
+    const Row place = row_at(p, row);
+    if (place.exists) wanted.push_back({place, place.head / (p.heads_q / p.heads_kv), row});
+  }
+  const auto head_of = [](const Wanted &w) { return std::make_tuple(w.place.batch, w.head_kv); };
+  std::sort(wanted.begin(), wanted.end(), [&](const Wanted &a, const Wanted &b) { return head_of(a) < head_of(b); });
   for (size_t begin = 0; begin < wanted.size();) {
-    const int64_t head = wanted[begin] / rows_per_kv;
+    const auto [b, head_kv] = head_of(wanted[begin]);
     size_t end = begin;
-    int64_t keys = 0;  // keys that no row may see are not even read
-    for (; end < wanted.size() && wanted[end] / rows_per_kv == head; ++end)
-      keys = std::max(keys, permitted_keys(p, wanted[end] % p.seq_q));
-    const HeadMemory memory = load_head(p, head / p.heads_kv, head % p.heads_kv, keys);
+    std::vector<char> seen(entry_of(p, b).kv_len, 0);
+    for (; end < wanted.size() && head_of(wanted[end]) == head_of(wanted[begin]); ++end)
+      for (size_t j = 0; j < seen.size(); ++j)
+        seen[j] |= permitted(p, b, wanted[end].place.head, wanted[end].place.query, int64_t(j));
+    const HeadMemory memory = load_head(p, b, head_kv, seen);
 
     std::atomic<size_t> next{begin};
     const auto work = [&] {
-      for (size_t r = next++; r < end; r = next++) compute_row(p, memory, wanted[r], &e);
+      for (size_t r = next++; r < end; r = next++) compute_row(p, memory, wanted[r].place, wanted[r].row, &e);
     };
-    const double steps = double(end - begin) * double(keys) * double(p.dim_k + p.dim_v);
+    const double steps = double(end - begin) * double(memory.keys) * double(p.dim_k + p.dim_v);
     constexpr double kStepsWorthAThread = 1e7;  // some milliseconds
     const auto helpers = std::min<int64_t>(std::thread::hardware_concurrency() - 1, int64_t(steps / kStepsWorthAThread));
     std::vector<std::thread> threads;
@@ -155,23 +314,23 @@ Verdict compare(const fovea_params &p, const Expected &e, const std::vector<int6
     const double error = std::fabs(actual - expected);
     return std::isfinite(error) && bound > 0 ? error / bound : kInfinity;
   };
-  for (const int64_t row : all_or(rows, e.batch * e.heads_q * e.seq_q)) {
-    const int64_t i = row % e.seq_q, h = row / e.seq_q % e.heads_q, b = row / e.seq_q / e.heads_q;
+  for (const int64_t row : all_or(rows, e.rows)) {
+    const Row place = row_at(p, row);
+    if (!place.exists || e.score_magnitude[row] == kInfinity) continue;
     const double score_error = kUnitRoundoff * (1 + 2 * e.score_magnitude[row]);
     const double underflow = double(e.kept[row] + 1) * FLT_MIN;
-    if (e.score_magnitude[row] * kLog2e > FLT_MAX) continue;
     const auto bound_of = [&](double expected, double g) {
       return 8 * (score_error * g + kWeightError * g) + kUnitRoundoff * std::fabs(expected) + underflow;
     };
     for (int64_t c = 0; c < e.dim_v; ++c) {
       const double expected = e.out[row * e.dim_v + c], g = e.magnitude[row * e.dim_v + c];
-      const double actual = *element(p.out, b, h, i, c);
+      const double actual = query_element(p, p.out, place, c);
       if (e.largest[row * e.dim_v + c] * std::max(kLargestSum, double(e.kept[row])) >
           FLT_MAX) {  // outside the bound, but an infinite value must show
         if (std::isinf(g) && std::isfinite(actual)) verdict.out_ratio = kInfinity, verdict.worst_row = row, verdict.worst_dim = c;
         continue;
       }
-      const double ratio = ratio_of(actual, expected, bound_of(expected, g));
+      const double ratio = ratio_of(actual, expected, bound_of(expected, g) + e.lost[row * e.dim_v + c]);
       const double error = std::fabs(actual - expected);
       if (ratio > verdict.out_ratio || verdict.worst_row < 0) {
         verdict.out_ratio = ratio;
@@ -182,17 +341,17 @@ Verdict compare(const fovea_params &p, const Expected &e, const std::vector<int6
       if (expected != 0) verdict.max_rel_error = std::max(verdict.max_rel_error, error / std::fabs(expected));
     }
     if (p.lse) {
-      const double expected = e.lse[row];
-      const double actual = p.lse[b * p.lse_stride[0] + h * p.lse_stride[1] + i * p.lse_stride[2]];
+      const fovea_tensor lse{p.lse, {p.lse_stride[0], p.lse_stride[1], p.lse_stride[2], 0}, FOVEA_F32, 0};
+      const double expected = e.lse[row], actual = query_element(p, lse, place, 0);
       verdict.lse_ratio =
           std::max(verdict.lse_ratio, ratio_of(actual, expected, 8 * score_error + kUnitRoundoff * std::fabs(expected)));
     }
     if (p.weights.data && !e.weights.empty()) {
       for (int64_t j = 0; j < e.seq_kv; ++j) {
         const double expected = e.weights[row * e.seq_kv + j];
-        const double actual = *element(p.weights, b, h, i, j);
-        // Excluded keys weigh exactly 0; in a row of NaN only the permitted ones are NaN.
-        const double bound = j < permitted_keys(p, i) ? bound_of(expected, expected) : 0;
+        const double actual = query_element(p, p.weights, place, j);
+        // Excluded keys weigh exactly 0; in a row of NaN only those of the set are NaN.
+        const double bound = e.in_set[row * e.seq_kv + j] ? bound_of(expected, expected) : 0;
         verdict.weights_ratio = std::max(verdict.weights_ratio, ratio_of(actual, expected, bound));
       }
     }

@@ -1,9 +1,11 @@
 // The float64 oracle: what a call must give, computed the slow and obvious way. Tests, tools and benches only.
 //
-// It states three rules that the float arithmetic of the kernels must come to as well:
-//   - a score of -infinity weighs exactly 0, and a row of nothing else is empty; 0 * v takes part, and is NaN where v is not finite;
-//   - a score of NaN at a permitted key makes the row NaN;
-//   - a score of +infinity at a permitted key makes the row NaN (infinity - infinity).
+// It states the rules that the float arithmetic of the kernels must come to as well:
+//   - an excluded key is not in the row's set, whatever its key, value and score hold;
+//   - a score of -infinity weighs exactly 0, and a row of nothing else is empty; 0 * v takes part, and is NaN where v is not finite.
+//     Where the call has a score function, such a key is excluded;
+//   - a score of NaN at a permitted key makes the row NaN, and so does +infinity (infinity - infinity);
+//   - a finite score plus finite biases is never below -FLT_MAX.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -12,23 +14,34 @@
 
 namespace fovea::reference {
 
-// Dense [batch, heads_q, seq_q, ...] results of a call in double, and what the error bound needs.
+// The rows of a call in the order of its outputs: [batch, heads_q, seq_q] flattened, or [heads_q, seq_q] where queries are packed and
+// seq_q counts tokens.
+struct Row {
+  bool exists;  // in some batch entry; the others are neither read nor written
+  int64_t batch, head, query;
+};
+int64_t row_count(const fovea_params &p);
+Row row_at(const fovea_params &p, int64_t row);
+
+// Whether query i of batch entry b sees key j of it, as far as causal, window, lengths and mask say.
+bool permitted(const fovea_params &p, int64_t b, int64_t h, int64_t i, int64_t j);
+
+// Dense results of a call in double, row by row, and what the error bound needs.
 struct Expected {
-  int64_t batch, heads_q, seq_q, seq_kv, dim_v;
-  std::vector<double> out;              // [batch, heads_q, seq_q, dim_v]
-  std::vector<double> lse;              // [batch, heads_q, seq_q]
-  std::vector<double> weights;          // [batch, heads_q, seq_q, seq_kv]; empty unless asked for
+  int64_t rows, seq_kv, dim_v;
+  std::vector<double> out;              // [rows, dim_v]
+  std::vector<double> lse;              // [rows]
+  std::vector<double> weights;          // [rows, seq_kv]; empty unless asked for
+  std::vector<char> in_set;             // like weights: whether the key is in the row's set
   std::vector<double> magnitude;        // like out: g = sum of p |v|
+  std::vector<double> lost;             // like out: what keys of weight below FLT_MIN add to g
   std::vector<double> largest;          // like out: the largest |v| of the row's set
-  std::vector<double> score_magnitude;  // like lse: A = largest |scale| * sum |q||k| over the kept keys, of finite terms
-  std::vector<int64_t> kept;            // like lse: how many keys are permitted and have a score above -infinity
+  std::vector<double> score_magnitude;  // like lse: A; infinite where the row can leave the range of float
+  std::vector<int64_t> kept;            // like lse: how many keys are in the set and have a score above -infinity
 };
 
-// The keys that query i may see are 0 ... permitted_keys(p, i) - 1.
-int64_t permitted_keys(const fovea_params &p, int64_t i);
-
-// Computes the call that p describes from its tensors as they lie. p must be a valid call. rows: empty for all, else only these
-// flattened (batch, head, query) rows are computed and the others left 0.
+// Computes the call that p describes from its tensors as they lie. p must be a valid call. rows: empty for all, else only these are
+// computed and the others left 0.
 Expected attention(const fovea_params &p, bool want_weights = false, const std::vector<int64_t> &rows = {});
 
 // Largest error of p->out (and lse and weights where present) as a multiple of the bound of docs/semantics.md; at most 1 is right. A

@@ -12,6 +12,7 @@
 #include <map>
 #include <sstream>
 
+#include "reference/element.h"
 #include "reference/guarded_buffer.h"
 #include "reference/thread_pool.h"
 
@@ -20,6 +21,7 @@ namespace {
 
 constexpr unsigned char kPoison = 0xFF;  // four of them are a NaN with a payload that no arithmetic produces
 constexpr uint32_t kPoisonWord = 0xFFFFFFFF;
+constexpr int64_t kUnusedStride = std::numeric_limits<int64_t>::max();  // of the batch axis of packed tensors
 
 const std::vector<std::string> kLayouts = {"bhsd", "bshd", "bhds", "packed", "padded", "strided", "broadcast"};
 const std::vector<std::string> kDistributions = {"normal", "uniform", "ones", "zero", "outlier"};
@@ -60,7 +62,7 @@ struct Shape {
   int64_t batch, heads, seq, dim;
 };
 
-enum Role { kQ, kK, kV, kOut, kWeights, kLse, kRoles };
+enum Role { kQ, kK, kV, kOut, kWeights, kLse, kMask, kRoles };
 
 struct View {
   int64_t offset = 0;
@@ -129,6 +131,121 @@ void fill_row(const ProblemLine &line, Role role, uint64_t row_hash, int64_t dim
   }
 }
 
+// The lengths of the batch entries on one side, and where they lie.
+struct Side {
+  bool packed = false, ragged = false;
+  std::vector<int32_t> first;   // token of each entry; [batch + 1] where packed, else all 0
+  std::vector<int32_t> length;  // [batch]
+  int64_t tokens = 0;           // of the axis
+
+  // Packed entries lie side by side.
+  bool has_row(int64_t b, int64_t token) const {
+    return packed ? token >= first.front() && token < first.back() : token < length[size_t(b)];
+  }
+};
+
+int64_t entry_length(const ProblemLine &line, Role role, bool packed, int64_t entry, int64_t longest) {
+  if (packed && entry == 0) return longest;
+  // Entry 1 lacks queries and entry 2 keys, or the other way round.
+  const bool some_are_empty = line.batch > (packed ? 2 : 1);
+  const bool lacks_queries = (mix(line.seed) + uint64_t(entry)) % 2;
+  if (some_are_empty && (entry == 1 || entry == 2) && lacks_queries == (role == kQ)) return 0;
+  const uint64_t lot = mix(mix(mix(line.seed ^ 0x1E46) + role) + uint64_t(entry));
+  return lot % 4 == 0 || longest == 0 ? longest : 1 + int64_t(lot / 4 % uint64_t(longest));
+}
+
+Side side_of(const ProblemLine &line, Role role) {
+  const int64_t longest = role == kQ ? line.seq_q : line.seq_kv;
+  Side side;
+  side.packed = line.packed == "1" || line.packed == (role == kQ ? "q" : "kv");
+  side.ragged = !side.packed && line.lens == "ragged";
+  int64_t token = side.packed ? int64_t(mix(line.seed + role) % 3) : 0;  // those before belong to no entry
+  for (int64_t b = 0; b < line.batch; ++b) {
+    const int64_t length = side.packed || side.ragged ? entry_length(line, role, side.packed, b, longest) : longest;
+    side.first.push_back(int32_t(token));
+    side.length.push_back(int32_t(length));
+    if (side.packed) token += length;
+  }
+  side.first.push_back(int32_t(token));
+  side.tokens = side.packed ? token + 1 + int64_t(mix(line.seed + role) / 3 % 5) : longest;
+  return side;
+}
+
+fovea_dtype mask_dtype(const ProblemLine &line) {
+  return line.mask == "bool" ? FOVEA_BOOL : line.mask == "f16" ? FOVEA_F16 : line.mask == "bf16" ? FOVEA_BF16 : FOVEA_F32;
+}
+
+// What is added to a score; coordinates along which the mask repeats are 0.
+double mask_value(const ProblemLine &line, int64_t kv_len, int64_t b, int64_t h, int64_t i, int64_t j) {
+  constexpr double excluded = -std::numeric_limits<double>::infinity();
+  if (line.mask_fill == "true") return 0;
+  if (line.mask_fill == "blocks") {
+    const auto block = [](int64_t index, int64_t length) { return index / std::max<int64_t>(1, (length + 7) / 8); };
+    return block(i, line.seq_q) == block(j, line.seq_kv) ? 0 : excluded;
+  }
+  if (line.mask_fill == "late") return j >= kv_len - 3 ? 0 : excluded;
+  const uint64_t head = mix(mix(mix(line.seed ^ 0xA5C) + uint64_t(b)) + uint64_t(h)), row = mix(head + uint64_t(i));
+  const uint64_t lot = mix(row ^ mix(uint64_t(j)));
+  if (line.mask_fill == "low") {
+    if (line.mask == "bool") return 0;
+    const double low[] = {0, -88, -95, -200, -1e4, lowest_element(mask_dtype(line))};
+    return low[lot % 6];
+  }
+  const uint64_t key_block = uint64_t(j / 300);
+  const bool block_excluded = mix(head ^ mix(~key_block)) % (key_block == 0 ? 16 : 3) == 0;
+  const bool row_excluded = mix(row) % 16 == 0;
+  return block_excluded || row_excluded || lot % 2 ? excluded : 8 * unit(mix(lot)) - 4;
+}
+
+// The slopes of the ALiBi paper: a geometric sequence for a power of two; for another count that of the power of two below, and behind
+// it every other slope of the power of two above.
+std::vector<float> standard_slopes(int64_t heads) {
+  int64_t power = 1;
+  while (2 * power <= heads) power *= 2;
+  std::vector<float> slopes;
+  for (int64_t h = 0; h < heads; ++h) {
+    const double exponent = h < power ? -8.0 * double(h + 1) / double(power) : -4.0 * double(2 * (h - power) + 1) / double(power);
+    slopes.push_back(float(std::exp2(exponent)));
+  }
+  return slopes;
+}
+
+std::vector<float> some_sinks(const ProblemLine &line) {
+  std::vector<float> sinks;
+  for (int64_t h = 0; h < line.heads_q; ++h) {
+    const double sink = 8 * unit(mix(mix(line.seed ^ 0x5146) + uint64_t(h))) - 4;
+    sinks.push_back(h % 4 == 1 ? -std::numeric_limits<float>::infinity() : h % 8 == 6 ? 20.0f : float(sink));
+  }
+  return sinks;
+}
+
+// The score functions of score=modify and score=replace. user: how much they add or weigh.
+void add_relative_bias(void *user, const fovea_score_tile *tile) {
+  const float amplitude = *static_cast<const float *>(user);
+  for (int64_t r = 0; r < tile->rows; ++r)
+    for (int64_t c = 0; c < tile->cols; ++c) {
+      const int64_t query = tile->row0 + r, key = tile->col0 + c;
+      float &score = tile->score[r * tile->row_stride + c * tile->col_stride];
+      if ((query + 3 * key + 5 * tile->head + 7 * tile->batch) % 11 == 4)
+        score = -std::numeric_limits<float>::infinity();
+      else
+        score += amplitude * std::cos(0.25f * float((query - key) % 64));
+    }
+}
+
+void additive_attention(void *user, const fovea_score_tile *tile) {
+  const float amplitude = *static_cast<const float *>(user) / std::sqrt(float(tile->dim_k));
+  for (int64_t r = 0; r < tile->rows; ++r)
+    for (int64_t c = 0; c < tile->cols; ++c) {
+      const float *q = tile->q + r * tile->ldq, *k = tile->k + c * tile->ldk;
+      float score = 0;
+      for (int64_t d = 0; d < tile->dim_k; ++d) score += (d % 2 ? -amplitude : amplitude) * std::tanh(q[d] + k[d]);
+      tile->score[r * tile->row_stride + c * tile->col_stride] = score;
+    }
+}
+
+float score_amplitude = 2;
+
 }  // namespace
 
 std::string parse(const std::string &text, ProblemLine *line) {
@@ -136,6 +253,9 @@ std::string parse(const std::string &text, ProblemLine *line) {
   using Value = const std::string &;
   const auto size = [](int64_t *out) {
     return [out](Value key, Value value) { return parse_integer(key, value, 0, int64_t{1} << 31, out); };
+  };
+  const auto bound = [](int64_t *out) {
+    return [out](Value key, Value value) { return parse_integer(key, value, -1, std::numeric_limits<int64_t>::max(), out); };
   };
   const auto number = [](float *out) { return [out](Value key, Value value) { return parse_float(key, value, out); }; };
   const auto flag = [](bool *out) {
@@ -150,7 +270,10 @@ std::string parse(const std::string &text, ProblemLine *line) {
       return choices.empty() ? "" : parse_choice(key, value, choices);
     };
   };
-  static const std::vector<std::string> anything, corners = {"none", "tl", "br"}, executors = {"omp", "pool", "serial"};
+  static const std::vector<std::string> anything,
+      causal = {"none", "tl", "br"}, corners = {"tl", "br"}, masks = {"none", "bool", "f32", "f16", "bf16"},
+      fills = {"true", "random", "blocks", "late", "low"}, lengths = {"full", "ragged"}, sides = {"0", "1", "q", "kv"},
+      scores = {"none", "modify", "replace"}, executors = {"omp", "pool", "serial"};
   const std::map<std::string, std::function<std::string(Value, Value)>> keys = {
       {"b", size(&line->batch)},
       {"hq", size(&line->heads_q)},
@@ -164,7 +287,26 @@ std::string parse(const std::string &text, ProblemLine *line) {
          line->scale_set = true;
          return parse_float(key, value, &line->scale);
        }},
-      {"causal", word(corners, &line->causal)},
+      {"causal", word(causal, &line->causal)},
+      {"left", bound(&line->window_left)},
+      {"right", bound(&line->window_right)},
+      {"align", word(corners, &line->align)},
+      {"softcap", number(&line->softcap)},
+      {"alibi", flag(&line->alibi)},
+      {"sinks", flag(&line->sinks)},
+      {"lens", word(lengths, &line->lens)},
+      {"packed", word(sides, &line->packed)},
+      {"score", word(scores, &line->score)},
+      {"mask", word(masks, &line->mask)},
+      {"maskaxes",
+       [&](Value key, Value value) {
+         line->mask_axes = value;
+         std::string in_order;
+         for (const char axis : std::string("bhqk"))
+           if (value.find(axis) != std::string::npos) in_order += axis;
+         return value == in_order ? "" : key + "=" + value + ": not some of b, h, q and k in this order";
+       }},
+      {"maskfill", word(fills, &line->mask_fill)},
       {"layout",
        [&](Value key, Value value) {
          line->layout_q = line->layout_k = line->layout_v = line->layout_out = value;
@@ -211,6 +353,7 @@ std::string parse(const std::string &text, ProblemLine *line) {
   }
   if (line->heads_q && (line->heads_kv == 0 || line->heads_q % line->heads_kv)) return "hq: not a multiple of hkv";
   if (line->layout_out == "broadcast") return "out=broadcast: only inputs can be broadcast";
+  if (line->weights && line->packed != "0") return "weights=1: not with packed";
   if (line->exec == "serial" && line->threads != 1) return "exec=serial: threads must be 1";
   return "";
 }
@@ -230,6 +373,18 @@ std::string format(const ProblemLine &line) {
   add("dv", line.dim_v, standard.dim_v);
   if (line.scale_set) add("scale", format_float(line.scale), "");
   add("causal", line.causal, standard.causal);
+  add("left", line.window_left, standard.window_left);
+  add("right", line.window_right, standard.window_right);
+  add("align", line.align, standard.align);
+  add("softcap", format_float(line.softcap), format_float(standard.softcap));
+  add("alibi", line.alibi, standard.alibi);
+  add("sinks", line.sinks, standard.sinks);
+  add("lens", line.lens, standard.lens);
+  add("packed", line.packed, standard.packed);
+  add("score", line.score, standard.score);
+  add("mask", line.mask, standard.mask);
+  add("maskaxes", line.mask_axes, standard.mask_axes);
+  add("maskfill", line.mask_fill, standard.mask_fill);
   ProblemLine layouts;
   if (line.layout_q == line.layout_k && line.layout_k == line.layout_v) {
     add("layout", line.layout_q, layouts.layout_q);
@@ -252,14 +407,24 @@ std::string format(const ProblemLine &line) {
 }
 
 struct ProblemData::Impl {
+  Side queries, keys;
   Shape shapes[kRoles];
   View views[kRoles];
   GuardedBuffer packed;
   GuardedBuffer buffers[kRoles];  // those of q, k and v are empty where they are packed
+  std::vector<GuardedBuffer> arrays;
 
+  const Side &side(Role role) const { return role == kK || role == kV ? keys : queries; }
   float *tensor(Role role) const {
     if (role <= kV && packed.bytes()) return packed.as<float>() + views[role].offset;
     return buffers[role].as<float>();
+  }
+  template <class T>
+  const T *array(const std::vector<T> &values, Flush flush) {
+    arrays.emplace_back(values.size() * sizeof(T), flush, kPoison);
+    if (!values.empty()) std::memcpy(arrays.back().data(), values.data(), values.size() * sizeof(T));
+    arrays.back().set_writable(false);
+    return arrays.back().as<T>();
   }
   std::vector<float> dense(Role role) const {
     std::vector<float> values;
@@ -268,59 +433,103 @@ struct ProblemData::Impl {
     });
     return values;
   }
+  void fill_input(const ProblemLine &line, Role role, bool broadcast);
+  void fill_mask(const ProblemLine &line);
 };
+
+// The tokens of batch entries; all others stay poison.
+void ProblemData::Impl::fill_input(const ProblemLine &line, Role role, bool broadcast) {
+  const Shape &shape = shapes[role];
+  const View &view = views[role];
+  const Side &entries = side(role);
+  std::vector<float> row(static_cast<size_t>(shape.dim));
+  for (int64_t b = 0; b < line.batch; ++b)
+    for (int64_t h = 0; h < (broadcast ? std::min<int64_t>(shape.heads, 1) : shape.heads); ++h)
+      for (int64_t s = 0; s < entries.length[size_t(b)]; ++s) {
+        const int64_t entry = broadcast && !entries.packed ? 0 : b;  // the one that is repeated
+        const uint64_t hash = mix(mix(mix(mix(mix(line.seed) + role) + uint64_t(entry)) + uint64_t(h)) + uint64_t(s));
+        fill_row(line, role, hash, shape.dim, row.data());
+        const int64_t first = entries.packed ? entries.first[size_t(b)] : 0, stride_b = entries.packed ? 0 : view.stride[0];
+        float *out = tensor(role) + b * stride_b + h * view.stride[1] + (first + s) * view.stride[2];
+        for (int64_t d = 0; d < shape.dim; ++d) out[d * view.stride[3]] = row[size_t(d)];
+      }
+}
+
+// What some batch entry has; all else stays poison.
+void ProblemData::Impl::fill_mask(const ProblemLine &line) {
+  const View &view = views[kMask];
+  const auto along = [&](char axis) { return line.mask_axes.find(axis) != std::string::npos; };
+  const auto extent = [&](char axis, int64_t length) { return along(axis) ? length : std::min<int64_t>(length, 1); };
+  const fovea_dtype dtype = mask_dtype(line);
+  for (int64_t b = 0; b < line.batch; ++b) {
+    const int64_t q_len = queries.length[size_t(b)], kv_len = keys.length[size_t(b)];
+    for (int64_t h = 0; h < extent('h', line.heads_q); ++h)
+      for (int64_t i = 0; i < extent('q', q_len); ++i)
+        for (int64_t j = 0; j < extent('k', kv_len); ++j) {
+          const double value = mask_value(line, along('b') ? kv_len : line.seq_kv, along('b') ? b : 0, h, i, j);
+          const int64_t offset = b * view.stride[0] + h * view.stride[1] + i * view.stride[2] + j * view.stride[3];
+          if (dtype == FOVEA_BOOL)  // any byte but 0 is true
+            buffers[kMask].as<unsigned char>()[offset] = std::isfinite(value) ? static_cast<unsigned char>(1 + (i + j) % 255) : 0;
+          else
+            write_element(buffers[kMask].data(), dtype, offset, value);
+        }
+  }
+}
 
 ProblemData::ProblemData(const ProblemLine &line, bool guard_front) : impl_(new Impl) {
   const Flush flush = guard_front ? Flush::kFront : Flush::kBack;
-  fovea_params_init(&params, sizeof params, line.batch, line.heads_q, line.heads_kv, line.seq_q, line.seq_kv, line.dim_k,
+  Impl &impl = *impl_;
+  const Side &queries = impl.queries = side_of(line, kQ), &keys = impl.keys = side_of(line, kK);
+  fovea_params_init(&params, sizeof params, line.batch, line.heads_q, line.heads_kv, queries.tokens, keys.tokens, line.dim_k,
                     line.dim_v);
-  impl_->shapes[kQ] = {line.batch, line.heads_q, line.seq_q, line.dim_k};
-  impl_->shapes[kK] = {line.batch, line.heads_kv, line.seq_kv, line.dim_k};
-  impl_->shapes[kV] = {line.batch, line.heads_kv, line.seq_kv, line.dim_v};
-  impl_->shapes[kOut] = {line.batch, line.heads_q, line.seq_q, line.dim_v};
-  impl_->shapes[kWeights] = {line.batch, line.heads_q, line.seq_q, line.seq_kv};
-  impl_->shapes[kLse] = {line.batch, line.heads_q, line.seq_q, 1};
-  const std::string layouts[kRoles] = {line.layout_q,   line.layout_k,   line.layout_v,
-                                       line.layout_out, line.layout_out, line.layout_out};
+  const int64_t batch_q = queries.packed ? 1 : line.batch, batch_kv = keys.packed ? 1 : line.batch;
+  impl.shapes[kQ] = {batch_q, line.heads_q, queries.tokens, line.dim_k};
+  impl.shapes[kK] = {batch_kv, line.heads_kv, keys.tokens, line.dim_k};
+  impl.shapes[kV] = {batch_kv, line.heads_kv, keys.tokens, line.dim_v};
+  impl.shapes[kOut] = {batch_q, line.heads_q, queries.tokens, line.dim_v};
+  impl.shapes[kWeights] = {line.batch, line.heads_q, line.seq_q, line.seq_kv};
+  impl.shapes[kLse] = {batch_q, line.heads_q, queries.tokens, 1};
+  const auto repeated = [&](char axis) { return line.mask_axes.find(axis) == std::string::npos; };
+  impl.shapes[kMask] = {repeated('b') ? 1 : line.batch, repeated('h') ? 1 : line.heads_q, repeated('q') ? 1 : line.seq_q,
+                        repeated('k') ? 1 : line.seq_kv};
+  const std::string layouts[kRoles] = {line.layout_q,
+                                       line.layout_k,
+                                       line.layout_v,
+                                       line.layout_out,
+                                       line.layout_out,
+                                       line.layout_out,
+                                       line.layout_q == "broadcast" ? "bhsd" : line.layout_q};
+  const bool wanted[kRoles] = {true, true, true, true, line.weights, line.lse, line.mask != "none"};
   const bool packed = line.layout_q == "packed" && line.layout_k == "packed" && line.layout_v == "packed" &&
-                      line.seq_q == line.seq_kv && line.dim_k == line.dim_v;
+                      queries.packed == keys.packed && queries.tokens == keys.tokens && line.dim_k == line.dim_v;
   for (int role = 0; role < kRoles; ++role) {
-    View &view = impl_->views[role];
-    view = own_view(layouts[role], impl_->shapes[role], Role(role));
+    View &view = impl.views[role];
+    view = own_view(layouts[role], impl.shapes[role], Role(role));
     if (packed && role <= kV) {
       const int64_t heads = line.heads_q + 2 * line.heads_kv, dim = line.dim_k;
       const int64_t first_head = role == kQ ? 0 : line.heads_q + (role == kV) * line.heads_kv;
-      view = View{first_head * dim, {line.seq_q * heads * dim, dim, heads * dim, 1}};
-    } else if ((role != kLse || line.lse) && (role != kWeights || line.weights)) {
-      impl_->buffers[role] = GuardedBuffer(span(view, impl_->shapes[role]) * sizeof(float), flush, kPoison);
+      view = View{first_head * dim, {queries.tokens * heads * dim, dim, heads * dim, 1}};
+    } else if (wanted[role]) {
+      const size_t bytes = role == kMask ? element_bytes(mask_dtype(line)) : sizeof(float);
+      impl.buffers[role] = GuardedBuffer(span(view, impl.shapes[role]) * bytes, flush, kPoison);
     }
   }
   if (packed) {
-    const int64_t elements = line.batch * line.seq_q * (line.heads_q + 2 * line.heads_kv) * line.dim_k;
-    impl_->packed = GuardedBuffer(size_t(elements) * sizeof(float), flush, kPoison);
+    const int64_t elements = batch_q * queries.tokens * (line.heads_q + 2 * line.heads_kv) * line.dim_k;
+    impl.packed = GuardedBuffer(size_t(elements) * sizeof(float), flush, kPoison);
   }
 
   for (const Role role : {kQ, kK, kV}) {
-    const Shape &shape = impl_->shapes[role];
-    const View &view = impl_->views[role];
-    const bool broadcast = layouts[role] == "broadcast";
-    std::vector<float> row(static_cast<size_t>(shape.dim));
-    for (int64_t b = 0; b < (broadcast ? std::min<int64_t>(shape.batch, 1) : shape.batch); ++b)
-      for (int64_t h = 0; h < (broadcast ? std::min<int64_t>(shape.heads, 1) : shape.heads); ++h)
-        for (int64_t s = 0; s < shape.seq; ++s) {
-          const uint64_t hash = mix(mix(mix(mix(mix(line.seed) + role) + uint64_t(b)) + uint64_t(h)) + uint64_t(s));
-          fill_row(line, role, hash, shape.dim, row.data());
-          float *out = impl_->tensor(role) + b * view.stride[0] + h * view.stride[1] + s * view.stride[2];
-          for (int64_t d = 0; d < shape.dim; ++d) out[d * view.stride[3]] = row[size_t(d)];
-        }
-    impl_->buffers[role].set_writable(false);
+    impl.fill_input(line, role, layouts[role] == "broadcast");
+    impl.buffers[role].set_writable(false);
   }
-  impl_->packed.set_writable(false);
+  impl.packed.set_writable(false);
 
   const auto set = [&](fovea_tensor *t, Role role) {
-    t->data = impl_->tensor(role);
-    std::copy(impl_->views[role].stride, impl_->views[role].stride + 4, t->stride);
+    t->data = impl.tensor(role);
+    std::copy(impl.views[role].stride, impl.views[role].stride + 4, t->stride);
     t->dtype = FOVEA_F32;
+    if (impl.side(role).packed) t->stride[0] = kUnusedStride;
   };
   set(&params.q, kQ);
   set(&params.k, kK);
@@ -328,13 +537,39 @@ ProblemData::ProblemData(const ProblemLine &line, bool guard_front) : impl_(new 
   set(&params.out, kOut);
   if (line.weights) set(&params.weights, kWeights);
   if (line.lse) {
-    params.lse = impl_->tensor(kLse);
-    std::copy(impl_->views[kLse].stride, impl_->views[kLse].stride + 3, params.lse_stride);
+    params.lse = impl.tensor(kLse);
+    std::copy(impl.views[kLse].stride, impl.views[kLse].stride + 3, params.lse_stride);
+    if (queries.packed) params.lse_stride[0] = kUnusedStride;
+  }
+  if (line.mask != "none") {
+    if (repeated('b')) impl.views[kMask].stride[0] = 0;
+    if (repeated('h')) impl.views[kMask].stride[1] = 0;
+    if (repeated('q')) impl.views[kMask].stride[2] = 0;
+    if (repeated('k')) impl.views[kMask].stride[3] = 0;
+    impl.fill_mask(line);
+    impl.buffers[kMask].set_writable(false);
+    params.mask.data = impl.buffers[kMask].data();
+    std::copy(impl.views[kMask].stride, impl.views[kMask].stride + 4, params.mask.stride);
+    params.mask.dtype = mask_dtype(line);
+  }
+  if (queries.packed) params.cu_seqlens_q = impl.array(queries.first, flush);
+  if (keys.packed) params.cu_seqlens_kv = impl.array(keys.first, flush);
+  if (queries.ragged) params.seqlens_q = impl.array(queries.length, flush);
+  if (keys.ragged) params.seqlens_kv = impl.array(keys.length, flush);
+  if (line.alibi) params.alibi_slopes = impl.array(standard_slopes(line.heads_q), flush);
+  if (line.sinks) params.sinks = impl.array(some_sinks(line), flush);
+  if (line.score != "none") {
+    params.score = line.score == "modify" ? add_relative_bias : additive_attention;
+    params.score_mode = line.score == "modify" ? FOVEA_SCORE_MODIFY : FOVEA_SCORE_REPLACE;
+    params.score_user = &score_amplitude;
   }
   if (line.scale_set) params.scale = line.scale;
+  params.softcap = line.softcap;
   params.causal = line.causal != "none";
-  if (line.causal == "tl") params.align = FOVEA_ALIGN_TOP_LEFT;
-  if (line.causal == "br") params.align = FOVEA_ALIGN_BOTTOM_RIGHT;
+  params.window_left = line.window_left;
+  params.window_right = line.window_right;
+  if (params.causal || line.window_left != -1 || line.window_right != -1 || line.alibi)
+    params.align = (params.causal ? line.causal : line.align) == "tl" ? FOVEA_ALIGN_TOP_LEFT : FOVEA_ALIGN_BOTTOM_RIGHT;
 }
 
 ProblemData::~ProblemData() = default;
@@ -345,9 +580,11 @@ bool ProblemData::output_gaps_intact() const {
     if (!buffer.bytes()) continue;
     std::vector<unsigned char> pages(buffer.pages(), buffer.pages() + buffer.page_bytes());
     unsigned char *first = pages.data() + (static_cast<unsigned char *>(buffer.data()) - buffer.pages());
-    for_each_element(impl_->views[role], impl_->shapes[role], [&](int64_t, int64_t, int64_t, int64_t, int64_t offset) {
-      std::memcpy(first + offset * int64_t{sizeof kPoisonWord}, &kPoisonWord, sizeof kPoisonWord);
-    });
+    const auto forgive = [&](int64_t b, int64_t, int64_t row, int64_t, int64_t offset) {
+      if (impl_->queries.has_row(b, row))
+        std::memcpy(first + offset * int64_t{sizeof kPoisonWord}, &kPoisonWord, sizeof kPoisonWord);
+    };
+    for_each_element(impl_->views[role], impl_->shapes[role], forgive);
     if (std::any_of(pages.begin(), pages.end(), [](unsigned char byte) { return byte != kPoison; })) return false;
   }
   return true;
@@ -374,7 +611,8 @@ void ProblemData::reset_outputs() {
 }
 
 void ProblemData::make_inputs_writable() {
-  for (const Role role : {kQ, kK, kV}) impl_->buffers[role].set_writable(true);
+  for (const Role role : {kQ, kK, kV, kMask}) impl_->buffers[role].set_writable(true);
+  for (GuardedBuffer &array : impl_->arrays) array.set_writable(true);
   impl_->packed.set_writable(true);
 }
 
@@ -415,14 +653,17 @@ std::string run_guarded(const fovea_context *context, const fovea_params &p, boo
 }
 
 LineReference line_reference(const ProblemLine &line, double most_steps) {
-  const int64_t rows = line.batch * line.heads_q * line.seq_q;
+  const ProblemData data(line);
+  const int64_t rows = row_count(data.params);
   const double row_steps = std::max(1.0, double(line.seq_kv) * double(line.dim_k + line.dim_v));
+  const int64_t sampled = std::min(rows, std::max(int64_t{2}, int64_t(most_steps / row_steps)));
   LineReference reference;
-  reference.rows_checked = std::min(rows, std::max(int64_t{2}, int64_t(most_steps / row_steps)));
-  if (reference.rows_checked < rows)
-    for (int64_t i = 0; i < reference.rows_checked; ++i)
-      reference.rows.push_back(int64_t(double(i) * double(rows - 1) / double(reference.rows_checked - 1) + 0.5));
-  reference.expected = attention(ProblemData(line).params, line.weights, reference.rows);
+  if (sampled < rows)
+    for (int64_t i = 0; i < sampled; ++i)
+      reference.rows.push_back(int64_t(double(i) * double(rows - 1) / double(sampled - 1) + 0.5));
+  for (int64_t i = 0; i < sampled; ++i)
+    reference.rows_checked += row_at(data.params, reference.rows.empty() ? i : reference.rows[size_t(i)]).exists;
+  reference.expected = attention(data.params, line.weights, reference.rows);
   return reference;
 }
 

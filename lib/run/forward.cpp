@@ -9,30 +9,90 @@ struct Run {
   const Problem *problem;
   const ForwardKernel *kernel;
   const Plan *plan;
-  char *scratch;     // plan->scratch_bytes a worker
-  float *partials;   // [block][chunk]: values, then maxima, then sums of rows_per_block rows
-  int64_t *missing;  // [block]: splits not yet done
+  char *scratch;         // plan->scratch_bytes a worker
+  float *partials;       // [block][chunk]: values, then maxima, then sums of rows_per_block rows
+  int64_t *missing;      // [block]: splits not yet done
+  int64_t *first_block;  // ragged queries: [batch + 1], where the blocks of an entry begin; else null
+  uint8_t *mask_map;
+  int64_t blocks;  // that there are
 };
 
-RowRange rows_of_block(const Run &run, int64_t block) {
-  const Problem &problem = *run.problem;
-  const int64_t head = block / run.plan->row_blocks, index = block % run.plan->row_blocks;
-  const int64_t rows = problem.seq_q * problem.group;
-  RowRange range;
-  range.batch = head / problem.heads_kv;
-  range.head_kv = head % problem.heads_kv;
-  range.row_begin = index * run.plan->rows_per_block;
-  range.row_end = range.row_begin + run.plan->rows_per_block < rows ? range.row_begin + run.plan->rows_per_block : rows;
-  range.kv_len = problem.seq_kv;
-  return range;
+int64_t queries_of(const Problem &problem, int64_t batch) {
+  if (problem.cu_seqlens_q) return problem.cu_seqlens_q[batch + 1] - problem.cu_seqlens_q[batch];
+  return problem.seqlens_q ? problem.seqlens_q[batch] : problem.seq_q;
 }
 
-// The blocks of a head follow each other, so that its keys stay in cache. Causal rows grow in length: the longest go first, so that no
-// long one is left for the end.
-int64_t longest_first(const Run &run, int64_t i) {
-  if (!run.problem->causal) return i;
-  const int64_t index = i % run.plan->row_blocks;
-  return i - index + run.plan->row_blocks - 1 - index;
+int64_t keys_of(const Problem &problem, int64_t batch) {
+  if (problem.cu_seqlens_kv) return problem.cu_seqlens_kv[batch + 1] - problem.cu_seqlens_kv[batch];
+  return problem.seqlens_kv ? problem.seqlens_kv[batch] : problem.seq_kv;
+}
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Blocks of rows that a key-value head of an entry has.
+int64_t row_blocks_of(const Run &run, int64_t batch) {
+  return ceil_div(queries_of(*run.problem, batch) * run.problem->group, run.plan->rows_per_block);
+}
+
+void count_blocks(Run *run) {
+  run->blocks = run->plan->blocks;
+  if (run->first_block == nullptr) return;
+  run->blocks = 0;
+  for (int64_t b = 0; b < run->problem->batch; ++b) {
+    run->first_block[b] = run->blocks;
+    run->blocks += run->problem->heads_kv * row_blocks_of(*run, b);
+  }
+  run->first_block[run->problem->batch] = run->blocks;
+}
+
+// The entry that a block belongs to.
+int64_t entry_of_block(const Run &run, int64_t block) {
+  int64_t low = 0, high = run.problem->batch - 1;
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (run.first_block[middle + 1] <= block)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+struct BlockOfRows {
+  RowRange rows;
+  bool first_of_head;  // in the order of tasks
+};
+
+// The blocks of a head follow each other, so that its keys stay in cache; where heads share a mask that is larger, the heads of a block
+// do, for the mask's sake. Causal rows grow in length: the longest go first, so that no long one is left for the end.
+BlockOfRows find_block(const Run &run, int64_t block) {
+  const Problem &problem = *run.problem;
+  int64_t batch, row_blocks = run.plan->row_blocks;
+  if (run.first_block) {
+    batch = entry_of_block(run, block);
+    block -= run.first_block[batch];
+    row_blocks = row_blocks_of(run, batch);
+  } else {
+    batch = block / (row_blocks * problem.heads_kv);
+    block %= row_blocks * problem.heads_kv;
+  }
+  const bool heads_share_mask = problem.mask.data && problem.mask.stride[1] == 0 && problem.mask.stride[2] != 0;
+  const int64_t head = heads_share_mask ? block % problem.heads_kv : block / row_blocks;
+  int64_t index = heads_share_mask ? block / problem.heads_kv : block % row_blocks;
+  BlockOfRows found;
+  found.first_of_head = index == 0;
+  if (problem.window_right != kUnbounded) index = row_blocks - 1 - index;
+  RowRange &range = found.rows;
+  range.batch = batch;
+  range.head_kv = head;
+  range.q_len = queries_of(problem, batch);
+  range.kv_len = keys_of(problem, batch);
+  range.first_query = problem.cu_seqlens_q ? problem.cu_seqlens_q[batch] : 0;
+  range.first_key = problem.cu_seqlens_kv ? problem.cu_seqlens_kv[batch] : 0;
+  const int64_t rows = range.q_len * problem.group;
+  range.row_begin = index * run.plan->rows_per_block;
+  range.row_end = range.row_begin + run.plan->rows_per_block < rows ? range.row_begin + run.plan->rows_per_block : rows;
+  return found;
 }
 
 void find_partials(const Run &run, int64_t block, Partial *partials) {
@@ -44,42 +104,85 @@ void find_partials(const Run &run, int64_t block, Partial *partials) {
   }
 }
 
+// Where the map's rows of an entry begin, of those of a head.
+int64_t first_map_row(const Run &run, int64_t batch) {
+  const MaskMapLayout &map = run.plan->mask_map;
+  if (map.entries == 1) return 0;
+  if (map.rows == map.entries * map.rows_per_entry) return batch * map.rows_per_entry;
+  return run.problem->cu_seqlens_q[batch] / kMapQueries + batch;
+}
+
+MaskMap map_of_entry(const Run &run, int64_t batch) {
+  const MaskMapLayout &map = run.plan->mask_map;
+  if (map.bytes == 0) return {};
+  return {run.mask_map + first_map_row(run, batch) * map.row_bytes, map.heads == 1 ? 0 : map.rows * map.row_bytes,
+          map.rows_per_entry == 1 ? 0 : map.row_bytes};
+}
+
 void run_task(void *arg, int64_t i, int32_t worker) {
   const Run &run = *static_cast<const Run *>(arg);
   const Plan &plan = *run.plan;
   const FloatEnvironment saved = enter_float_environment();
 
   ForwardTask task;
+  const BlockOfRows block = find_block(run, i / plan.splits);
   task.problem = run.problem;
+  task.rows = block.rows;
+  task.mask_map = map_of_entry(run, block.rows.batch);
   task.scratch = run.scratch + worker * plan.scratch_bytes;
-  task.chunk_keys = plan.chunk_keys;
+  task.chunk_keys = chunk_keys(block.rows.kv_len);
+  const int64_t chunks = ceil_div(block.rows.kv_len, task.chunk_keys);
   if (plan.splits == 1) {
-    task.rows = rows_of_block(run, longest_first(run, i));
-    const RowRange next = rows_of_block(run, longest_first(run, i + 1));
-    task.keys_are_cold = plan.fetch_ahead && i % plan.row_blocks == 0;
-    task.next = plan.fetch_ahead && i + 1 < plan.tasks ? &next : nullptr;
+    const bool fetch_next = plan.fetch_ahead && i + 1 < run.blocks;
+    const RowRange next = fetch_next ? find_block(run, i + 1).rows : block.rows;
+    task.keys_are_cold = plan.fetch_ahead && block.first_of_head;
+    task.next = fetch_next ? &next : nullptr;
     task.chunk_begin = 0;
-    task.chunk_end = plan.chunks;
+    task.chunk_end = chunks;
     task.partials = nullptr;
     run.kernel->forward(&task);
   } else {
-    const int64_t block = i / plan.splits, split = i % plan.splits;
+    const int64_t index = i / plan.splits, split = i % plan.splits;
     Partial partials[kMaxChunks];
-    find_partials(run, block, partials);
-    task.rows = rows_of_block(run, block);
+    find_partials(run, index, partials);
     task.keys_are_cold = false;
     task.next = nullptr;
-    task.chunk_begin = plan.chunks * split / plan.splits;
-    task.chunk_end = plan.chunks * (split + 1) / plan.splits;
+    task.chunk_begin = chunks * split / plan.splits;
+    task.chunk_end = chunks * (split + 1) / plan.splits;
     task.partials = partials + task.chunk_begin;
     run.kernel->forward(&task);
     // Whoever ends last merges: all other splits' partials are visible to it.
-    if (__atomic_sub_fetch(&run.missing[block], 1, __ATOMIC_ACQ_REL) == 0) {
-      MergeTask merge = {run.problem, task.rows, plan.chunks, plan.chunk_keys, partials, task.scratch};
+    if (__atomic_sub_fetch(&run.missing[index], 1, __ATOMIC_ACQ_REL) == 0) {
+      MergeTask merge = {run.problem, task.rows, chunks, task.chunk_keys, task.mask_map, partials, task.scratch};
       run.kernel->merge(&merge);
     }
   }
   leave_float_environment(saved);
+}
+
+// The map's rows of one head and one entry. Where the mask is the same for several entries, what the longest of them reads.
+void map_task(void *arg, int64_t i, int32_t) {
+  const Run &run = *static_cast<const Run *>(arg);
+  const Problem &problem = *run.problem;
+  const MaskMapLayout &map = run.plan->mask_map;
+  const int64_t row = i % map.rows_per_entry;
+  MaskMapTask task;
+  task.problem = &problem;
+  task.head = i / map.rows_per_entry % map.heads;
+  task.batch = i / map.rows_per_entry / map.heads;
+  int64_t queries = 0;
+  task.keys = 0;
+  for (int64_t b = task.batch; b < (map.entries == 1 ? problem.batch : task.batch + 1); ++b) {
+    if (queries_of(problem, b) > queries) queries = queries_of(problem, b);
+    if (keys_of(problem, b) > task.keys) task.keys = keys_of(problem, b);
+  }
+  if (problem.mask.stride[2] == 0 && queries > 1) queries = 1;
+  task.query_begin = row * kMapQueries;
+  task.query_end = task.query_begin + kMapQueries < queries ? task.query_begin + kMapQueries : queries;
+  if (task.query_begin >= task.query_end) return;
+  const MaskMap entry = map_of_entry(run, task.batch);
+  task.bits = entry.bits + task.head * entry.head_stride + row * entry.row_stride;
+  run.kernel->map_mask(&task);
 }
 
 }  // namespace
@@ -88,14 +191,24 @@ void run_forward(const Problem &problem, const ForwardKernel &kernel, const Plan
                  void *workspace) {
   if (plan.tasks == 0) return;
   char *at = reinterpret_cast<char *>((reinterpret_cast<uintptr_t>(workspace) + 63) & ~uintptr_t{63});
-  Run run = {&problem, &kernel, &plan, at, nullptr, nullptr};
+  Run run = {&problem, &kernel, &plan, at, nullptr, nullptr, nullptr, nullptr, 0};
   at += plan.scratch_bytes * executor.workers;
   run.partials = reinterpret_cast<float *>(at);
-  run.missing = reinterpret_cast<int64_t *>(at + plan.partial_bytes);
+  at += plan.partial_bytes;
+  run.missing = reinterpret_cast<int64_t *>(at);
+  at += plan.counter_bytes;
+  if (plan.ragged_queries) run.first_block = reinterpret_cast<int64_t *>(at);
+  at += plan.index_bytes;
+  count_blocks(&run);
   if (plan.splits > 1) {
-    for (int64_t b = 0; b < plan.blocks; ++b) run.missing[b] = plan.splits;
+    for (int64_t b = 0; b < run.blocks; ++b) run.missing[b] = plan.splits;
   }
-  executor.parallel_for(executor.user, run_task, &run, plan.tasks);
+  const MaskMapLayout &map = plan.mask_map;
+  if (map.bytes) {
+    run.mask_map = reinterpret_cast<uint8_t *>(at);
+    executor.parallel_for(executor.user, map_task, &run, map.heads * map.entries * map.rows_per_entry);
+  }
+  executor.parallel_for(executor.user, run_task, &run, run.blocks * plan.splits);
 }
 
 }  // namespace fovea

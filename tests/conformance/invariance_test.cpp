@@ -7,6 +7,7 @@
 
 #include "support/call.h"
 #include "support/levels.h"
+#include "support/mask.h"
 
 namespace fovea::testing {
 namespace {
@@ -56,10 +57,33 @@ const char *const kShapes[] = {
     "hq=7 hkv=1 sq=2 skv=16385 dk=16 dv=31 causal=tl",
     "sq=5 skv=33000 dk=8 dv=8 dist=outlier",
     "sq=1 skv=70000 dk=33 dv=7 out=padded",
+    // The score function's features. Standard slopes, ragged lengths and packed offsets depend on heads and batch: kShapesOfOneBatch.
+    "hq=6 hkv=2 sq=50 skv=300 dk=16 dv=24 weights=1 mask=bool maskaxes=bhqk",
+    "hq=2 hkv=2 sq=97 skv=1300 dk=40 dv=33 mask=f32 maskaxes=hqk dist=outlier",
+    "hq=4 hkv=1 sq=3 skv=4097 dk=64 dv=64 mask=f16 maskaxes=qk maskfill=low weights=1",
+    "sq=1 skv=1500 dk=33 dv=7 mask=bf16 maskaxes=k weights=1",
+    "hq=3 hkv=1 sq=200 skv=640 dk=32 dv=15 mask=bool maskfill=late weights=1",
+    "hq=2 hkv=1 sq=300 skv=900 dk=32 dv=15 mask=bool maskfill=blocks causal=br",
+    "hq=8 hkv=2 sq=200 skv=300 dk=64 dv=64 left=40 right=7 align=tl softcap=5 weights=1",
+    "hq=2 hkv=2 sq=3 skv=9000 dk=16 dv=16 left=5000 causal=br softcap=2",
+    "hq=4 hkv=2 sq=50 skv=300 dk=16 dv=24 score=modify mask=f32 weights=1",
+    "hq=4 hkv=4 sq=2 skv=1300 dk=16 dv=24 score=replace causal=br",
+};
+const char *const kShapesOfOneBatch[] = {
+    "b=3 hq=6 hkv=2 sq=50 skv=300 dk=16 dv=24 lens=ragged alibi=1 sinks=1 weights=1",
+    "b=5 hq=4 hkv=2 sq=70 skv=600 dk=16 dv=24 packed=1 causal=br alibi=1 sinks=1 softcap=3",
+    "b=4 hq=4 hkv=1 sq=1 skv=3000 dk=16 dv=24 lens=ragged mask=bool maskaxes=bhqk left=1000 sinks=1 weights=1",
+    "b=4 hq=3 hkv=1 sq=97 skv=97 dk=33 dv=24 packed=1 mask=f16 maskaxes=bhqk score=modify",
+    "b=3 hq=4 hkv=4 sq=20 skv=300 dk=16 dv=8 packed=q lens=ragged sinks=1 score=replace",
 };
 
 class InvarianceTest : public LevelTest {
  protected:
+  static std::vector<const char *> all_shapes() {
+    std::vector<const char *> all(std::begin(kShapes), std::end(kShapes));
+    all.insert(all.end(), std::begin(kShapesOfOneBatch), std::end(kShapesOfOneBatch));
+    return all;
+  }
   ProblemLine parsed(const char *text) const {
     ProblemLine line;
     EXPECT_EQ(reference::parse(text + std::string(" lse=1 exec=serial isa=") + level(), &line), "");
@@ -69,7 +93,7 @@ class InvarianceTest : public LevelTest {
 FOVEA_TEST_EVERY_LEVEL(InvarianceTest);
 
 TEST_P(InvarianceTest, SameCallSameBits) {
-  for (const char *shape : kShapes) {
+  for (const char *shape : all_shapes()) {
     ProblemLine line = parsed(shape);
     EXPECT_TRUE(bits_of(line) == bits_of(line)) << shape;
     line.exec = "omp";
@@ -80,7 +104,7 @@ TEST_P(InvarianceTest, SameCallSameBits) {
 }
 
 TEST_P(InvarianceTest, BitsDependOnNeitherThreadsNorExecutor) {
-  for (const char *shape : kShapes) {
+  for (const char *shape : all_shapes()) {
     ProblemLine line = parsed(shape);
     const Bits serial = bits_of(line);
     for (const char *exec : {"omp", "pool"}) {
@@ -140,9 +164,50 @@ TEST_P(InvarianceTest, BitsDependOnNoOtherQuery) {
   }
 }
 
+// Nor what the mask does to the other rows: that they are empty, hold a NaN, or numbers that put them out of range.
+TEST_P(InvarianceTest, BitsDependOnNoOtherRowOfTheMask) {
+  const auto context = this->context(2);
+  for (const int64_t queries : {4, 100}) {
+    for (const int64_t keys : {40, 300, 1100}) {
+      for (const fovea_dtype dtype : kMaskDtypes) {
+        const Sizes n = {1, 2, 1, queries, keys, 16, 8};
+        const auto own = [&](int64_t h, int64_t i, int64_t j) {  // of the rows that are compared
+          if ((h + i + j) % 4 == 1) return -__builtin_inff();
+          return dtype == FOVEA_BOOL ? 1.0f : float((i + j) % 5) / 4;
+        };
+        std::vector<float> out, lse, weights;
+        for (const float other : {1.0f, -__builtin_inff(), __builtin_nanf(""), -1e4f, -88.0f, 1e4f}) {
+          Mask mask(dtype, n, "hqk");
+          mask.set_all([&](int64_t, int64_t h, int64_t i, int64_t j) {
+            const float value = i % 3 ? own(h, i, j) : j % 2 ? other : 0.0f;
+            return dtype == FOVEA_BOOL && value < 0 ? 0.0f : value;
+          });
+          Call call(n);
+          call.fill_random(8);
+          call.params.mask = mask.tensor();
+          ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
+          if (out.empty()) out = call.out, lse = call.lse, weights = call.weights;
+          for (int64_t h = 0; h < 2; ++h)
+            for (int64_t i = 0; i < queries; ++i) {
+              if (i % 3 == 0) continue;
+              const size_t row = size_t(h * queries + i);
+              EXPECT_EQ(std::memcmp(&call.out_at(0, h, i, 0), &out[row * 8], 8 * sizeof(float)), 0)
+                  << "row " << i << " beside " << other << " dtype " << dtype;
+              EXPECT_EQ(std::memcmp(&call.lse_at(0, h, i), &lse[row], sizeof(float)), 0) << "row " << i << " beside " << other;
+              EXPECT_EQ(std::memcmp(&call.weight_at(0, h, i, 0), &weights[row * size_t(keys)], size_t(keys) * sizeof(float)), 0)
+                  << "row " << i << " beside " << other;
+            }
+        }
+      }
+    }
+  }
+}
+
 TEST_P(InvarianceTest, BitsDependOnNoLayout) {
   for (const char *shape :
-       {"hq=4 hkv=2 sq=37 skv=300 dk=33 dv=40 weights=1", "hq=2 hkv=2 sq=2 skv=4100 dk=64 dv=17 causal=br dist=outlier"}) {
+       {"hq=4 hkv=2 sq=37 skv=300 dk=33 dv=40 weights=1", "hq=2 hkv=2 sq=2 skv=4100 dk=64 dv=17 causal=br dist=outlier",
+        "hq=4 hkv=2 sq=37 skv=300 dk=33 dv=40 weights=1 mask=f16 maskaxes=bhqk lens=ragged sinks=1 alibi=1",
+        "hq=4 hkv=2 sq=37 skv=300 dk=33 dv=40 packed=1 mask=bool maskaxes=qk left=100 causal=br score=replace"}) {
     ProblemLine line = parsed(shape);
     line.batch = 2;
     line.threads = 2;

@@ -1,6 +1,7 @@
-// Every kernel of every level within the error bound, between guard pages, over the matrix of sizes, dims, groups, layouts, causal
-// corners and workers. The quick tier runs a covering array: every pair of values of any two factors, and every triple of the factors
-// that have few values. The long tier (FOVEA_TEST_LONG=1) runs more of them, and longer sequences.
+// Every kernel of every level within the error bound, between guard pages, over two matrices: of sizes, dims, groups, layouts, causal
+// corners and workers; and of everything that shapes the score. The quick tier runs a covering array of each: every pair of values of
+// any two factors, and every triple of the factors that have few values. The long tier (FOVEA_TEST_LONG=1) runs more of them, and longer
+// sequences.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,7 +37,7 @@ std::vector<int64_t> query_sizes(int64_t most) {
   std::set<int64_t> edges;
   for (int32_t i = 0; i < count; ++i) {
     const KernelShape &shape = entries[i].kernel->shape;
-    for (const int64_t rows : {shape.panel_rows, shape.causal_panel_rows})
+    for (const int64_t rows : {shape.panel_rows, shape.window_panel_rows})
       for (const int64_t panels : {1, 2, int(shape.group_panels)}) edges.insert(panels * rows);
   }
   return around(edges, kFewAndPrimes, most);
@@ -75,6 +76,18 @@ struct Workers {
   const char *exec;
   int32_t threads;
 };
+const std::vector<Workers> kAllWorkers = {{"serial", 1}, {"omp", 1},  {"omp", 2},  {"omp", 3},
+                                          {"omp", 7},    {"pool", 2}, {"pool", 3}, {"pool", 7}};
+
+// Every pair of all factors, every triple of some.
+std::vector<FactorSet> interactions(size_t factors, const FactorSet &in_triples) {
+  FactorSet all;
+  for (size_t f = 0; f < factors; ++f) all.push_back(f);
+  std::vector<FactorSet> sets = all_pairs(all);
+  const std::vector<FactorSet> triples = all_triples(in_triples);
+  sets.insert(sets.end(), triples.begin(), triples.end());
+  return sets;
+}
 
 struct Matrix {
   std::vector<int64_t> seq_q, seq_kv;
@@ -82,17 +95,19 @@ struct Matrix {
   std::vector<std::string> causal = {"none", "tl", "br"};
   std::vector<std::string> inputs = {"bhsd", "bshd", "bhds", "padded", "strided", "broadcast"};
   std::vector<std::string> outputs = {"bhsd", "bshd", "bhds", "padded", "strided"};
-  std::vector<Workers> workers = {{"serial", 1}, {"omp", 1},  {"omp", 2},  {"omp", 3},
-                                  {"omp", 7},    {"pool", 2}, {"pool", 3}, {"pool", 7}};
   std::vector<std::string> distributions = {"normal", "outlier", "uniform"};
   std::vector<float> scales = {0, -0.3f, 1.7f};  // 0: the default
+
+  static std::vector<FactorSet> sets() {
+    return interactions(kFactors, {kCausal, kLayoutQ, kLayoutK, kLayoutV, kLayoutOut, kOutputs, kDistribution});
+  }
 
   Matrix(int64_t most_queries, int64_t most_keys) : seq_q(query_sizes(most_queries)), seq_kv(key_sizes(most_keys)) {}
 
   std::vector<size_t> levels() const {
-    return {seq_q.size(),   seq_kv.size(),        kDims.size(),         kDims.size(),  kGroups.size(), heads_kv.size(),
-            batch.size(),   causal.size(),        inputs.size(),        inputs.size(), inputs.size(),  outputs.size(),
-            workers.size(), 4 /* lse, weights */, distributions.size(), scales.size()};
+    return {seq_q.size(),       seq_kv.size(),        kDims.size(),         kDims.size(),  kGroups.size(), heads_kv.size(),
+            batch.size(),       causal.size(),        inputs.size(),        inputs.size(), inputs.size(),  outputs.size(),
+            kAllWorkers.size(), 4 /* lse, weights */, distributions.size(), scales.size()};
   }
 
   ProblemLine line(const Row &row, uint64_t seed) const {
@@ -109,8 +124,8 @@ struct Matrix {
     l.layout_k = inputs[row[kLayoutK]];
     l.layout_v = inputs[row[kLayoutV]];
     l.layout_out = outputs[row[kLayoutOut]];
-    l.exec = workers[row[kWorkers]].exec;
-    l.threads = workers[row[kWorkers]].threads;
+    l.exec = kAllWorkers[row[kWorkers]].exec;
+    l.threads = kAllWorkers[row[kWorkers]].threads;
     l.lse = row[kOutputs] & 1;
     l.weights = row[kOutputs] & 2;
     l.dist = distributions[row[kDistribution]];
@@ -127,15 +142,119 @@ struct Matrix {
   }
 };
 
-std::vector<FactorSet> interactions() {
-  FactorSet factors;
-  for (size_t f = 0; f < kFactors; ++f) factors.push_back(f);
-  std::vector<FactorSet> sets = all_pairs(factors);
-  const std::vector<FactorSet> triples =
-      all_triples({kCausal, kLayoutQ, kLayoutK, kLayoutV, kLayoutOut, kOutputs, kDistribution});
-  sets.insert(sets.end(), triples.begin(), triples.end());
-  return sets;
-}
+enum ScoreFactor {
+  kScoreSeqQ,
+  kScoreSeqKv,
+  kScoreDimK,
+  kScoreDimV,
+  kScoreGroup,
+  kScoreHeadsKv,
+  kScoreBatch,
+  kScoreLayout,
+  kScoreWorkers,
+  kScoreOutputs,
+  kScoreDistribution,
+  kScoreScale,
+  kScoreMaskAxes,
+  kScoreMaskFill,
+  kScoreCausal,
+  kScoreWindow,
+  kScoreCorner,
+  kScoreLengths,
+  kScoreMask,
+  kScoreSoftcap,
+  kScoreAlibi,
+  kScoreSinks,
+  kScoreFunction,
+  kScoreFactors
+};
+
+struct Window {
+  int64_t left, right;
+};
+struct Lengths {
+  const char *lens, *packed;
+};
+
+struct ScoreMatrix {
+  std::vector<int64_t> seq_q = {1, 3, 50, 97, 200}, seq_kv = {1, 8, 31, 97, 255, 257, 600, 1300};
+  std::vector<int64_t> dim_k = {1, 8, 33, 64}, dim_v = {1, 7, 16, 65};
+  std::vector<int64_t> groups = {1, 3, 8}, heads_kv = {1, 2}, batch = {1, 2, 4};
+  std::vector<std::string> layouts = {"bhsd", "bshd", "bhds", "padded", "strided"};
+  std::vector<std::string> distributions = {"normal", "outlier"};
+  std::vector<float> scales = {0, -0.3f, 1.7f};  // 0: the default
+  std::vector<std::string> masks = {"none", "bool", "f32", "f16", "bf16"},
+                           mask_fills = {"random", "true", "blocks", "late", "low"};
+  std::vector<std::string> mask_axes = {"bhqk", "qk", "k", "bk", "hqk", "bq"};
+  std::vector<std::string> causal = {"none", "tl", "br"}, corners = {"tl", "br"};
+  std::vector<Window> windows = {{-1, -1}, {0, 0}, {5, 2}, {40, -1}, {-1, 20}, {300, 0}};
+  std::vector<Lengths> lengths = {{"full", "0"}, {"ragged", "0"}, {"full", "1"}, {"ragged", "q"}, {"ragged", "kv"}};
+  std::vector<float> softcaps = {0, 0.5f, 20};
+  std::vector<std::string> functions = {"none", "modify", "replace"};
+  int64_t most_scores = 1'000'000;
+
+  static ScoreMatrix long_one() {
+    ScoreMatrix matrix;
+    matrix.seq_q = {1, 2, 3, 4, 5, 8, 49, 97, 300};
+    matrix.seq_kv = {1, 7, 8, 9, 31, 97, 255, 256, 257, 511, 600, 1300};
+    matrix.most_scores = 4'000'000;
+    return matrix;
+  }
+
+  static std::vector<FactorSet> sets() {
+    return interactions(kScoreFactors, {kScoreCausal, kScoreWindow, kScoreLengths, kScoreMask, kScoreMaskFill, kScoreSoftcap,
+                                        kScoreAlibi, kScoreSinks, kScoreFunction, kScoreGroup, kScoreSeqQ});
+  }
+
+  std::vector<size_t> levels() const {
+    return {seq_q.size(),     seq_kv.size(),     dim_k.size(),       dim_v.size(),         groups.size(),        heads_kv.size(),
+            batch.size(),     layouts.size(),    kAllWorkers.size(), 4 /* lse, weights */, distributions.size(), scales.size(),
+            mask_axes.size(), mask_fills.size(), causal.size(),      windows.size(),       corners.size(),       lengths.size(),
+            masks.size(),     softcaps.size(),   2 /* ALiBi */,      2 /* sinks */,        functions.size()};
+  }
+
+  ProblemLine line(const Row &row, uint64_t seed) const {
+    ProblemLine l;
+    l.seq_q = seq_q[row[kScoreSeqQ]];
+    l.seq_kv = seq_kv[row[kScoreSeqKv]];
+    l.dim_k = dim_k[row[kScoreDimK]];
+    l.dim_v = dim_v[row[kScoreDimV]];
+    l.heads_kv = heads_kv[row[kScoreHeadsKv]];
+    l.heads_q = l.heads_kv * groups[row[kScoreGroup]];
+    l.batch = batch[row[kScoreBatch]];
+    l.layout_q = l.layout_k = l.layout_v = l.layout_out = layouts[row[kScoreLayout]];
+    l.exec = kAllWorkers[row[kScoreWorkers]].exec;
+    l.threads = kAllWorkers[row[kScoreWorkers]].threads;
+    l.lse = row[kScoreOutputs] & 1;
+    l.dist = distributions[row[kScoreDistribution]];
+    l.scale = scales[row[kScoreScale]];
+    l.scale_set = l.scale != 0;
+    l.causal = causal[row[kScoreCausal]];
+    l.align = corners[row[kScoreCorner]];
+    l.window_left = windows[row[kScoreWindow]].left;
+    l.window_right = windows[row[kScoreWindow]].right;
+    l.lens = lengths[row[kScoreLengths]].lens;
+    l.packed = lengths[row[kScoreLengths]].packed;
+    l.weights = row[kScoreOutputs] & 2 && l.packed == "0";
+    l.mask = masks[row[kScoreMask]];
+    if (l.mask != "none") {
+      l.mask_axes = mask_axes[row[kScoreMaskAxes]];
+      l.mask_fill = mask_fills[row[kScoreMaskFill]];
+    }
+    l.softcap = softcaps[row[kScoreSoftcap]];
+    l.alibi = row[kScoreAlibi];
+    l.sinks = row[kScoreSinks];
+    l.score = functions[row[kScoreFunction]];
+    l.seed = seed;
+    const auto scores = [&] { return l.batch * l.heads_q * l.seq_q * l.seq_kv; };
+    if (scores() > most_scores) {
+      l.heads_q /= l.heads_kv;
+      l.heads_kv = 1;
+    }
+    if (scores() > most_scores) l.batch = std::min<int64_t>(l.batch, 2);
+    return l;
+  }
+};
 
 void expect_right_on_every_level(ProblemLine line, double most_steps) {
   const reference::LineReference reference = reference::line_reference(line, most_steps);
@@ -166,9 +285,10 @@ constexpr int kParts = 16;
 class MatrixTest : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Part, MatrixTest, ::testing::Range(0, kParts));
 
-void run_part(const Matrix &matrix, uint64_t seed, double most_steps) {
-  const std::vector<Row> rows = covering_array(matrix.levels(), interactions(), seed);
-  ASSERT_EQ(uncovered(matrix.levels(), interactions(), rows), 0u);
+template <class AnyMatrix>
+void run_part(const AnyMatrix &matrix, uint64_t seed, double most_steps) {
+  const std::vector<Row> rows = covering_array(matrix.levels(), matrix.sets(), seed);
+  ASSERT_EQ(uncovered(matrix.levels(), matrix.sets(), rows), 0u);
   for (size_t r = size_t(MatrixTest::GetParam()); r < rows.size(); r += kParts)
     expect_right_on_every_level(matrix.line(rows[r], seed << 32 | r), most_steps);
 }
@@ -177,6 +297,12 @@ TEST_P(MatrixTest, EveryPairIsWithinTheBound) {
   run_part(Matrix(400, 600), 1, kQuickSteps);
   if (!long_tier()) return;
   for (uint64_t seed = 2; seed < 6; ++seed) run_part(Matrix(500, 1500), seed, 1e8);
+}
+
+TEST_P(MatrixTest, EveryPairThatShapesTheScoreIsWithinTheBound) {
+  run_part(ScoreMatrix(), 11, kQuickSteps);
+  if (!long_tier()) return;
+  for (uint64_t seed = 12; seed < 14; ++seed) run_part(ScoreMatrix::long_one(), seed, 1e8);
 }
 
 // Self-attention whose q, k and v are parts of one allocation, grouped heads included.

@@ -6,6 +6,7 @@
 
 #include "support/call.h"
 #include "support/levels.h"
+#include "support/mask.h"
 
 namespace fovea::testing {
 namespace {
@@ -23,6 +24,9 @@ class ConcurrentCallersRace : public LevelTest {
       Call call(shapes[t % 4]);
       call.fill_random(uint32_t(t));
       call.causal(t % 2 ? FOVEA_ALIGN_BOTTOM_RIGHT : FOVEA_ALIGN_TOP_LEFT);
+      Mask mask(kMaskDtypes[t % 4], call.n, "qk");
+      mask.permit_where([&](int64_t, int64_t, int64_t i, int64_t j) { return (i + j + t) % 5 != 0; });
+      if (t >= kCallers / 2) call.params.mask = mask.tensor();
       const fovea_context *context = contexts[size_t(t) % contexts.size()];
       if (call.run(contexts[0]) != FOVEA_OK) ++wrong;
       const std::vector<float> out = call.out, lse = call.lse, weights = call.weights;
@@ -92,6 +96,42 @@ TEST_P(ConcurrentCallersRace, WorkersOfOneCall) {
     for (int i = 0; i < 20; ++i) {
       ASSERT_EQ(call.run(pool.get()), FOVEA_OK);
       EXPECT_TRUE(same_bits(call.out, out) && same_bits(call.weights, weights));
+    }
+  }
+}
+
+// The same where workers first sum up the mask for one another, share lengths and offsets, and call the caller's function.
+TEST_P(ConcurrentCallersRace, WorkersOfOneCallThatShapesItsScores) {
+  const auto serial = this->context(1, "serial"), pool = this->context(7, "pool");
+  const int32_t lengths[] = {300, 31}, offsets[] = {0, 170, 300};
+  const float sinks[] = {0.5f, -1};
+  for (const bool packed : {false, true}) {
+    for (const fovea_dtype dtype : kMaskDtypes) {
+      Call call({packed ? 1 : 2, 2, 1, 300, 300, 8, 8});
+      call.fill_random(20);
+      call.params.batch = 2;
+      call.causal(FOVEA_ALIGN_BOTTOM_RIGHT);
+      Mask mask(dtype, {2, 2, 1, 300, 300, 8, 8});
+      mask.permit_where([](int64_t b, int64_t h, int64_t i, int64_t j) { return (b + h + i + j) % 3 && (i / 64 + j / 256) % 2; });
+      call.params.mask = mask.tensor();
+      call.params.sinks = sinks;
+      call.params.score = [](void *, const fovea_score_tile *t) {
+        for (int64_t r = 0; r < t->rows; ++r)
+          for (int64_t c = 0; c < t->cols; ++c) t->score[r * t->row_stride + c * t->col_stride] += float((r + t->row0) % 3);
+      };
+      call.params.score_mode = FOVEA_SCORE_MODIFY;
+      if (packed) {
+        call.params.cu_seqlens_q = call.params.cu_seqlens_kv = offsets;
+        call.params.weights.data = nullptr;
+      } else {
+        call.params.seqlens_q = call.params.seqlens_kv = lengths;
+      }
+      ASSERT_EQ(call.run(serial.get()), FOVEA_OK) << fovea_last_error();
+      const std::vector<float> out = call.out, lse = call.lse, weights = call.weights;
+      for (int i = 0; i < 10; ++i) {
+        ASSERT_EQ(call.run(pool.get()), FOVEA_OK);
+        EXPECT_TRUE(same_bits(call.out, out) && same_bits(call.lse, lse) && same_bits(call.weights, weights));
+      }
     }
   }
 }

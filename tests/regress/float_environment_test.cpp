@@ -1,12 +1,15 @@
 // The caller's floating-point environment: the bits of a result do not depend on it, and every thread finds its own as it was.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cfenv>
 #include <mutex>
+#include <utility>
 
 #include "reference/thread_pool.h"
 #include "support/call.h"
 #include "support/levels.h"
+#include "support/mask.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -63,6 +66,25 @@ class FloatEnvironmentTest : public LevelTest {
     for (int64_t j = 0; j < call.n.seq_kv; j += 7) call.k_at(0, 0, j, 0) = -90.0f;
     for (int64_t j = 0; j < call.n.seq_kv; j += 5) call.v_at(0, 0, j, 1) = 1e-39f;
   }
+
+  // Everything that shapes the score: biases around the exponent's floor, halves in the subnormal range among them.
+  static Mask shape(Call &call) {
+    static const float slopes[] = {0.3f, 0.7f}, sinks[] = {-0.1f, -95};
+    Mask mask(FOVEA_F16, call.n, "hqk");
+    const float numbers[] = {-1e4f, -200, -95, -88, 0, 0x1.8p-16f, 0.1f};
+    mask.set_all([&](int64_t, int64_t h, int64_t i, int64_t j) { return numbers[(j * 5 + i * 3 + h) % 7]; });
+    call.params.mask = mask.tensor();
+    call.params.alibi_slopes = slopes;
+    call.params.sinks = sinks;
+    call.params.softcap = 3;
+    call.causal(FOVEA_ALIGN_BOTTOM_RIGHT);
+    call.params.score = [](void *, const fovea_score_tile *t) {
+      for (int64_t r = 0; r < t->rows; ++r)
+        for (int64_t c = 0; c < t->cols; ++c) t->score[r * t->row_stride + c * t->col_stride] *= 0.9f;
+    };
+    call.params.score_mode = FOVEA_SCORE_MODIFY;
+    return mask;  // whose bytes the call points to
+  }
 };
 FOVEA_TEST_EVERY_LEVEL(FloatEnvironmentTest);
 
@@ -72,20 +94,25 @@ TEST_P(FloatEnvironmentTest, CallerOfEveryEnvironment) {
     for (const char *exec : {"omp", "pool"}) {
       const auto context = this->context(threads, exec);
       for (const int64_t queries : {2, 70}) {
-        Call call({1, 2, 1, queries, 1300, 8, 9});
-        fill(call);
-        ASSERT_EQ(call.run(context.get()), FOVEA_OK);
-        const std::vector<float> out = call.out, lse = call.lse, weights = call.weights;
-        for (const uint64_t environment : environments()) {
-          set_control(environment);
-          const fovea_status status = call.run(context.get());
-          const uint64_t after = control();
-          set_control(before);
-          ASSERT_EQ(status, FOVEA_OK);
-          EXPECT_EQ(after, environment) << "left changed";
-          EXPECT_TRUE(same_bits(call.out, out)) << std::hex << environment;
-          EXPECT_TRUE(same_bits(call.lse, lse)) << std::hex << environment;
-          EXPECT_TRUE(same_bits(call.weights, weights)) << std::hex << environment;
+        Call plain({1, 2, 1, queries, 1300, 8, 9}), shaped({1, 2, 1, queries, 1300, 8, 9});
+        fill(plain);
+        fill(shaped);
+        const Mask mask = shape(shaped);
+        for (Call *each : {&plain, &shaped}) {
+          Call &call = *each;
+          ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
+          const std::vector<float> out = call.out, lse = call.lse, weights = call.weights;
+          for (const uint64_t environment : environments()) {
+            set_control(environment);
+            const fovea_status status = call.run(context.get());
+            const uint64_t after = control();
+            set_control(before);
+            ASSERT_EQ(status, FOVEA_OK);
+            EXPECT_EQ(after, environment) << "left changed";
+            EXPECT_TRUE(same_bits(call.out, out)) << std::hex << environment;
+            EXPECT_TRUE(same_bits(call.lse, lse)) << std::hex << environment;
+            EXPECT_TRUE(same_bits(call.weights, weights)) << std::hex << environment;
+          }
         }
       }
     }
@@ -136,15 +163,49 @@ TEST_P(FloatEnvironmentTest, WorkersOfEveryEnvironment) {
     options.executor = &executor;
     fovea_context *context = nullptr;
     ASSERT_EQ(fovea_context_create(&options, &context), FOVEA_OK);
-    Call call({1, 2, 1, 3, 1300, 8, 9});
-    fill(call);
-    EXPECT_EQ(call.run(serial.get()), FOVEA_OK);
-    const std::vector<float> out = call.out;
-    EXPECT_EQ(call.run(context), FOVEA_OK);
+    Call plain({1, 2, 1, 3, 1300, 8, 9}), shaped({1, 2, 1, 3, 1300, 8, 9});
+    fill(plain);
+    fill(shaped);
+    const Mask mask = shape(shaped);
+    for (Call *call : {&plain, &shaped}) {
+      EXPECT_EQ(call->run(serial.get()), FOVEA_OK) << fovea_last_error();
+      const std::vector<float> out = call->out;
+      EXPECT_EQ(call->run(context), FOVEA_OK) << fovea_last_error();
+      EXPECT_TRUE(same_bits(call->out, out)) << std::hex << environment;
+    }
     fovea_context_destroy(context);
-    EXPECT_GT(watched.tasks, 1);
+    EXPECT_GT(watched.tasks, 2);
     EXPECT_EQ(watched.changed, 0) << std::hex << environment;
-    EXPECT_TRUE(same_bits(call.out, out)) << std::hex << environment;
+  }
+}
+
+// A score function finds round-to-nearest and subnormals flushed, whatever the caller and the workers have.
+TEST_P(FloatEnvironmentTest, OfTheScoreFunction) {
+  const uint64_t before = control();
+  for (const char *exec : {"omp", "pool"}) {
+    const auto context = this->context(3, exec);
+    for (const int64_t queries : {2, 70}) {
+      for (const uint64_t environment : environments()) {
+        std::atomic<int> calls{0}, wrong{0};
+        std::pair<std::atomic<int> *, std::atomic<int> *> counts{&calls, &wrong};
+        Call call({1, 2, 1, queries, 600, 8, 9});
+        call.params.score_user = &counts;
+        call.params.score_mode = FOVEA_SCORE_MODIFY;
+        call.params.score = [](void *user, const fovea_score_tile *) {
+          const auto &[called, bad] = *static_cast<std::pair<std::atomic<int> *, std::atomic<int> *> *>(user);
+          volatile float one = 1, little = 0x1.8p-24f, small = 0x1p-126f, half = 0.5f;
+          const volatile float up = one + little, down = -one - little, subnormal = small * half;
+          ++*called;
+          *bad += up != 1 + 0x1p-23f || down != -1 - 0x1p-23f || subnormal != 0;
+        };
+        set_control(environment);
+        const fovea_status status = call.run(context.get());
+        set_control(before);
+        ASSERT_EQ(status, FOVEA_OK) << fovea_last_error();
+        EXPECT_GT(calls, 0);
+        EXPECT_EQ(wrong, 0) << std::hex << environment;
+      }
+    }
   }
 }
 

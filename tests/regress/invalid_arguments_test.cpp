@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <functional>
+#include <memory>
 
 #include "support/call.h"
 #include "support/levels.h"
@@ -96,24 +97,125 @@ TEST_P(InvalidArgumentsTest, Numbers) {
                                    {"struct_size", FOVEA_ERR_STRUCT_SIZE, [](fovea_params &p) { p.struct_size = 0; }}});
 }
 
+TEST_P(InvalidArgumentsTest, Masks) {
+  static const float entries[2 * 4 * 5 * 6] = {};
+  const auto with_mask = [](fovea_dtype dtype, std::function<void(fovea_params &)> change) {
+    return [dtype, change](fovea_params &p) {
+      p.mask = {const_cast<float *>(entries), {120, 30, 6, 1}, dtype, 0};
+      change(p);
+    };
+  };
+  std::vector<Fault> faults;
+  for (const fovea_dtype dtype : std::initializer_list<fovea_dtype>{0, 4, 99, FOVEA_I8, FOVEA_Q8_0, FOVEA_Q4_0})
+    faults.push_back({"mask.dtype", FOVEA_ERR_INVALID_DTYPE, with_mask(dtype, [](fovea_params &) {})});
+  for (const fovea_dtype dtype : {FOVEA_BOOL, FOVEA_F32, FOVEA_F16, FOVEA_BF16}) {
+    for (int axis = 0; axis < 4; ++axis)
+      faults.push_back(
+          {"mask.stride", FOVEA_ERR_INVALID_STRIDE, with_mask(dtype, [axis](fovea_params &p) { p.mask.stride[axis] = -1; })});
+    faults.push_back(
+        {"out: overlaps mask", FOVEA_ERR_OVERLAP, with_mask(dtype, [](fovea_params &p) { p.mask.data = p.out.data; })});
+    if (dtype != FOVEA_BOOL)
+      faults.push_back({"mask: its address", FOVEA_ERR_INVALID_ARGUMENT,
+                        with_mask(dtype, [](fovea_params &p) { p.mask.data = static_cast<char *>(p.mask.data) + 1; })});
+  }
+  expect_refused(context().get(), faults);
+}
+
+TEST_P(InvalidArgumentsTest, Positions) {
+  static const float slopes[4] = {};
+  const auto wrong = FOVEA_ERR_INVALID_ARGUMENT;
+  expect_refused(context().get(),
+                 {{"window_left", wrong, [](fovea_params &p) { p.window_left = -2, p.align = FOVEA_ALIGN_TOP_LEFT; }},
+                  {"window_right", wrong, [](fovea_params &p) { p.window_right = INT64_MIN, p.align = FOVEA_ALIGN_TOP_LEFT; }},
+                  {"align", wrong, [](fovea_params &p) { p.window_left = 3; }},
+                  {"align", wrong, [](fovea_params &p) { p.window_right = 0; }},
+                  {"align", wrong, [](fovea_params &p) { p.alibi_slopes = slopes; }}});
+}
+
+TEST_P(InvalidArgumentsTest, ScoreFunctions) {
+  const auto wrong = FOVEA_ERR_INVALID_ARGUMENT;
+  static const fovea_score_fn must_not_run = [](void *, const fovea_score_tile *) { ADD_FAILURE(); };
+  expect_refused(context().get(),
+                 {{"softcap", wrong, [](fovea_params &p) { p.softcap = NAN; }},
+                  {"softcap", wrong, [](fovea_params &p) { p.softcap = -1; }},
+                  {"softcap", wrong, [](fovea_params &p) { p.softcap = INFINITY; }},
+                  {"score:", FOVEA_ERR_NULL_POINTER, [](fovea_params &p) { p.score_mode = FOVEA_SCORE_MODIFY; }},
+                  {"score:", FOVEA_ERR_NULL_POINTER, [](fovea_params &p) { p.score_mode = FOVEA_SCORE_REPLACE; }},
+                  {"score_mode", wrong, [](fovea_params &p) { p.score = must_not_run; }},
+                  {"score_mode", wrong, [](fovea_params &p) { p.score = must_not_run, p.score_mode = 3; }},
+                  {"score_mode", wrong, [](fovea_params &p) { p.score_mode = -1; }}});
+}
+
+TEST_P(InvalidArgumentsTest, SlopesAndSinks) {
+  const auto slope = [](size_t head, float value) {
+    return [head, value](fovea_params &p) {
+      static float slopes[4];
+      for (float &s : slopes) s = 1;
+      slopes[head] = value;
+      p.alibi_slopes = slopes, p.align = FOVEA_ALIGN_BOTTOM_RIGHT;
+    };
+  };
+  const auto sink = [](size_t head, float value) {
+    return [head, value](fovea_params &p) {
+      static float sinks[4];
+      for (float &s : sinks) s = -INFINITY;  // none
+      sinks[head] = value;
+      p.sinks = sinks;
+    };
+  };
+  const auto wrong = FOVEA_ERR_INVALID_ARGUMENT;
+  expect_refused(context().get(), {{"alibi_slopes[0]", wrong, slope(0, NAN)},
+                                   {"alibi_slopes[2]", wrong, slope(2, INFINITY)},
+                                   {"alibi_slopes[3]", wrong, slope(3, -INFINITY)},
+                                   {"sinks[0]", wrong, sink(0, NAN)},
+                                   {"sinks[3]", wrong, sink(3, INFINITY)}});
+}
+
+// Of 2 batch entries with at most 5 queries and 6 keys.
+TEST_P(InvalidArgumentsTest, LengthsAndOffsets) {
+  using Numbers = std::vector<int32_t>;
+  const auto wrong = FOVEA_ERR_INVALID_ARGUMENT;
+  const auto give = [](const int32_t *fovea_params::*field, Numbers numbers) {
+    const auto kept = std::make_shared<Numbers>(std::move(numbers));
+    return [field, kept](fovea_params &p) {
+      p.*field = kept->data();
+      if (field == &fovea_params::cu_seqlens_q || field == &fovea_params::cu_seqlens_kv) p.weights.data = nullptr;
+    };
+  };
+  const auto queries = [&](Numbers n) { return give(&fovea_params::seqlens_q, std::move(n)); };
+  const auto keys = [&](Numbers n) { return give(&fovea_params::seqlens_kv, std::move(n)); };
+  const auto query_offsets = [&](Numbers n) { return give(&fovea_params::cu_seqlens_q, std::move(n)); };
+  const auto key_offsets = [&](Numbers n) { return give(&fovea_params::cu_seqlens_kv, std::move(n)); };
+  static const int32_t zeros[3] = {};
+  expect_refused(context().get(), {{"seqlens_q[1]", wrong, queries({5, 6})},
+                                   {"seqlens_q[0]", wrong, queries({-1, 5})},
+                                   {"seqlens_kv[1]", wrong, keys({0, 7})},
+                                   {"seqlens_kv[0]", wrong, keys({INT32_MIN, 7})},
+                                   {"cu_seqlens_q[0]", wrong, query_offsets({-1, 0, 5})},
+                                   {"cu_seqlens_q[1]", wrong, query_offsets({3, 2, 5})},
+                                   {"cu_seqlens_q[2]", wrong, query_offsets({0, 0, 6})},
+                                   {"cu_seqlens_kv[2]", wrong, key_offsets({0, 4, 3})},
+                                   {"cu_seqlens_kv[1]", wrong, key_offsets({0, INT32_MAX, INT32_MAX})},
+                                   {"seqlens_q:", wrong,
+                                    [=](fovea_params &p) {
+                                      query_offsets({0, 0, 0})(p), p.seqlens_q = zeros;
+                                    }},
+                                   {"seqlens_kv:", wrong,
+                                    [=](fovea_params &p) {
+                                      key_offsets({0, 0, 0})(p), p.seqlens_kv = zeros;
+                                    }},
+                                   {"weights", wrong, [](fovea_params &p) { p.cu_seqlens_q = zeros; }},
+                                   {"weights", wrong, [](fovea_params &p) { p.cu_seqlens_kv = zeros; }}});
+}
+
 // What this version does not do yet is refused by name, not ignored.
 TEST_P(InvalidArgumentsTest, FeaturesThatAreNotThere) {
-  static const float numbers[8] = {};
-  static const int32_t lengths[8] = {};
-  expect_refused(context().get(),
-                 {{"softcap", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.softcap = 30; }},
-                  {"window_left", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.window_left = 0; }},
-                  {"window_right", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.window_right = 4; }},
-                  {"mask", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.mask = p.q; }},
-                  {"alibi_slopes", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.alibi_slopes = numbers; }},
-                  {"sinks", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.sinks = numbers; }},
-                  {"seqlens_kv", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.seqlens_kv = lengths; }},
-                  {"cu_seqlens_q", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.cu_seqlens_q = lengths; }},
-                  {"score", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.score = [](void *, const fovea_score_tile *) {}; }},
-                  {"block_table", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.block_table = lengths; }},
-                  {"q.dtype", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.q.dtype = FOVEA_BF16; }},
-                  {"k.dtype", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.k.dtype = FOVEA_Q8_0; }},
-                  {"flags", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.flags = 1; }}});
+  static const int32_t pages[8] = {};
+  expect_refused(context().get(), {{"page_size", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.page_size = 16; }},
+                                   {"block_table", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.block_table = pages; }},
+                                   {"q.dtype", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.q.dtype = FOVEA_BF16; }},
+                                   {"k.dtype", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.k.dtype = FOVEA_Q8_0; }},
+                                   {"flags", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.flags = 1; }}});
 }
 
 TEST_P(InvalidArgumentsTest, WorkspaceOneByteTooSmall) {

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 
+#include "reference/element.h"
 #include "support/call.h"
 #include "support/levels.h"
+#include "support/mask.h"
 
 namespace fovea::testing {
 namespace {
@@ -107,6 +109,79 @@ TEST_P(LargeStridesTest, OneAxisOfOneTensorAtATime) {
     });
     call.params.lse_stride[axis] = before;
     call.params.lse = call.lse.data();
+  }
+}
+
+TEST_P(LargeStridesTest, OneAxisOfTheMaskAtATime) {
+  const auto context = this->context(2);
+  // Two of anything, or so many keys that a block begins far from the first.
+  for (const Sizes &n : {Sizes{2, 4, 2, 4, 5, 8, 8}, Sizes{2, 2, 2, 1, 3, 8, 8}, Sizes{1, 2, 1, 20, 520, 4, 4}}) {
+    for (const fovea_dtype dtype : kMaskDtypes) {
+      Mask mask(dtype, n);
+      mask.permit_where([](int64_t b, int64_t h, int64_t i, int64_t j) { return (b + h * 3 + i * 5 + j * 7) % 4 != 0; });
+      Call call(n);
+      call.fill_random(7);
+      call.params.mask = mask.tensor();
+      ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
+      const std::vector<float> out = call.out;
+      const int64_t size[4] = {n.batch, n.heads_q, n.seq_q, n.seq_kv};
+      const size_t element = reference::element_bytes(dtype);
+      for (int axis = 0; axis < 4; ++axis) {
+        if (size[axis] == 1) continue;
+        const int64_t stride = (int64_t{1} << 33) / size[axis] + 64;  // the last element lies beyond 2^32
+        const Reserved memory((size_t((size[axis] - 1) * stride) + mask.bytes().size()) * element);
+        if (!memory.ok()) GTEST_SKIP() << "cannot reserve address space";
+        fovea_tensor far = mask.tensor();
+        far.data = memory.data();
+        far.stride[axis] = stride;
+        const int64_t *from = mask.tensor().stride;
+        for_each(size, [&](int64_t b, int64_t h, int64_t s, int64_t d) {
+          const int64_t to = b * far.stride[0] + h * far.stride[1] + s * far.stride[2] + d * far.stride[3];
+          std::memcpy(static_cast<unsigned char *>(far.data) + size_t(to) * element,
+                      mask.bytes().data() + size_t(b * from[0] + h * from[1] + s * from[2] + d * from[3]) * element, element);
+        });
+        call.params.mask = far;
+        ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
+        EXPECT_TRUE(same_bits(out, call.out)) << "dtype " << dtype << " axis " << axis;
+      }
+    }
+  }
+}
+
+// Tokens of a packed batch that lie beyond 2^31 elements: the offset is a token's, not a segment's.
+TEST_P(LargeStridesTest, TokensOfPackedBatches) {
+  constexpr int64_t kStride = (int64_t{1} << 30) + 64;
+  const auto context = this->context(2);
+  const int32_t q[] = {0, 2, 5}, kv[] = {1, 3, 6};
+  Call dense({1, 2, 1, 5, 6, 8, 8});
+  dense.fill_random(8);
+  dense.params.batch = 2;
+  dense.params.cu_seqlens_q = q;
+  dense.params.cu_seqlens_kv = kv;
+  dense.params.weights.data = nullptr;
+  ASSERT_EQ(dense.run(context.get()), FOVEA_OK) << fovea_last_error();
+  const std::vector<float> out = dense.out, lse = dense.lse;
+  struct {
+    fovea_tensor *tensor;
+    const std::vector<float> *values;
+    int64_t heads, tokens;
+  } const tensors[] = {{&dense.params.q, &dense.q, 2, 5},
+                       {&dense.params.k, &dense.k, 1, 6},
+                       {&dense.params.v, &dense.v, 1, 6},
+                       {&dense.params.out, &out, 2, 5}};
+  for (const auto &t : tensors) {
+    const fovea_tensor before = *t.tensor;
+    const Reserved memory(size_t((t.tokens - 1) * kStride + 4096) * sizeof(float));
+    if (!memory.ok()) GTEST_SKIP() << "cannot reserve address space";
+    *t.tensor = {memory.data(), {0, 8, kStride, 1}, FOVEA_F32, 0};
+    const auto place = [&](int64_t at) { return memory.data() + at / 8 / t.tokens * 8 + at / 8 % t.tokens * kStride + at % 8; };
+    const bool output = t.values == &out;
+    for (int64_t at = 0; at < t.heads * t.tokens * 8 && !output; ++at) *place(at) = (*t.values)[size_t(at)];
+    ASSERT_EQ(dense.run(context.get()), FOVEA_OK) << fovea_last_error();
+    for (int64_t at = 0; at < t.heads * t.tokens * 8 && output; ++at) ASSERT_EQ(*place(at), out[size_t(at)]) << at;
+    EXPECT_TRUE(output || same_bits(out, dense.out));
+    EXPECT_TRUE(same_bits(lse, dense.lse));
+    *t.tensor = before;
   }
 }
 

@@ -10,9 +10,11 @@
 #include <cmath>
 #include <functional>
 
+#include "dispatch/dispatch.h"
 #include "reference/thread_pool.h"
 #include "support/call.h"
 #include "support/levels.h"
+#include "support/mask.h"
 
 namespace fovea::testing {
 namespace {
@@ -83,6 +85,89 @@ TEST_P(MemoryUseTest, PeakOfALongCall) {
     ASSERT_EQ(std::memcmp(&out[size_t(i * 8)], out.data(), 8 * sizeof(float)), 0) << "row " << i;
 }
 
+// What a mask costs: at most two bits for each block of keys of each panel of queries, and for each worker a tile of what it adds and one of
+// what it excludes.
+TEST_P(MemoryUseTest, WorkspaceOfAMask) {
+  const KernelEntry *entries = nullptr;
+  const int32_t count = kernel_entries(&entries);
+  int64_t panel_rows = INT64_MAX;
+  for (int32_t i = 0; i < count; ++i) {
+    const KernelShape &shape = entries[i].kernel->shape;
+    if (entries[i].level == GetParam()) panel_rows = std::min<int64_t>(panel_rows, shape.panel_rows);
+  }
+  for (const int32_t threads : {1, 3}) {
+    const auto context = this->context(threads);
+    for (const int64_t length : {1024, 32768, 1 << 17}) {
+      for (const fovea_dtype dtype : kMaskDtypes) {
+        fovea_params params;
+        ASSERT_EQ(fovea_params_init(&params, sizeof params, 1, 8, 8, length, length, 64, 64), FOVEA_OK);
+        size_t without = 0, with = 0;
+        ASSERT_EQ(fovea_workspace_size(context.get(), &params, &without), FOVEA_OK) << fovea_last_error();
+        unsigned char element[4] = {};
+        params.mask = {element, {0, 0, length, 1}, dtype, 0};
+        ASSERT_EQ(fovea_workspace_size(context.get(), &params, &with), FOVEA_OK) << fovea_last_error();
+        const int64_t panels = (length + panel_rows - 1) / panel_rows, blocks = (length + kBlockKeys - 1) / kBlockKeys;
+        const int64_t tile = kBlockKeys * panel_rows * int64_t{sizeof(float)};
+        constexpr int64_t kRounding = 4096;
+        EXPECT_LE(int64_t(with) - int64_t(without), panels * blocks * 2 / 8 + threads * (2 * tile + kRounding) + kRounding)
+            << length << " queries and keys, dtype " << dtype;
+      }
+    }
+  }
+}
+
+// With a mask too: its rows are windows into one line, so that it is no matrix in memory either. A band, so that the test is short.
+TEST_P(MemoryUseTest, PeakOfALongCallWithAMask) {
+  if (kSanitized) GTEST_SKIP() << "not meaningful under a sanitizer";
+  constexpr int64_t kLength = 32768;
+  const auto context = this->context(2);
+  for (const fovea_dtype dtype : kMaskDtypes) {
+    Call call({1, 1, 1, 1, kLength, 8, 8});
+    std::vector<float> out(size_t(kLength * 8)), lse(static_cast<size_t>(kLength));
+    call.params.seq_q = kLength;  // every query is the same one
+    call.params.q.stride[2] = 0;
+    call.params.out.data = out.data();
+    call.params.lse = lse.data();
+    call.params.weights.data = nullptr;
+    Mask line(dtype, {1, 1, 1, 1, 2 * kLength, 1, 1}, "k");
+    line.permit_where([](int64_t, int64_t, int64_t, int64_t j) { return j >= kLength && j < kLength + 300; });
+    call.params.mask = line.tensor();
+    call.params.mask.stride[2] = 1;  // query i permits the 300 keys from kLength - i on, or the last i of them
+    const long before = peak_kilobytes();
+    ASSERT_EQ(fovea_forward(context.get(), &call.params, nullptr, 0), FOVEA_OK) << fovea_last_error();
+    EXPECT_LE(peak_kilobytes() - before, long(2 * kMostWorkspace >> 10) + 4096) << "KiB more than before the call";
+    for (int64_t i = 0; i < kLength; ++i) {
+      const int64_t keys = std::min<int64_t>(i, 300);
+      ASSERT_EQ(out[size_t(i * 8)], keys ? 1.0f : 0.0f) << "row " << i;
+      if (keys)
+        ASSERT_NEAR(lse[size_t(i)], std::log(double(keys)), 1e-6) << "row " << i;
+      else
+        ASSERT_EQ(lse[size_t(i)], -INFINITY) << "row " << i;
+    }
+  }
+}
+
+// A mask that no query has of its own is one row.
+TEST_P(MemoryUseTest, PeakOfALongCallWithARepeatedMask) {
+  if (kSanitized) GTEST_SKIP() << "not meaningful under a sanitizer";
+  constexpr int64_t kLength = 32768;
+  const auto context = this->context(2);
+  Call call({1, 1, 1, 1, kLength, 8, 8});
+  std::vector<float> out(size_t(kLength * 8));
+  call.params.seq_q = kLength;
+  call.params.q.stride[2] = 0;
+  call.params.out.data = out.data();
+  call.params.lse = nullptr;
+  call.params.weights.data = nullptr;
+  Mask mask(FOVEA_F32, call.n, "k");
+  mask.permit_where([](int64_t, int64_t, int64_t, int64_t j) { return j % 2048 < 100; });
+  call.params.mask = mask.tensor();
+  const long before = peak_kilobytes();
+  ASSERT_EQ(fovea_forward(context.get(), &call.params, nullptr, 0), FOVEA_OK) << fovea_last_error();
+  EXPECT_LE(peak_kilobytes() - before, long(2 * kMostWorkspace >> 10) + 4096) << "KiB more than before the call";
+  for (const float value : out) ASSERT_EQ(value, 1.0f);
+}
+
 void run_on_stack(size_t bytes, std::function<void()> work) {
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
@@ -117,6 +202,8 @@ TEST_P(MemoryUseTest, SmallStacksOfCallersAndWorkers) {
         Call call(n);
         for (const bool strided : {false, true}) {
           if (strided) call.params.v.stride[3] = call.params.k.stride[3] = 0;  // read through scratch
+          Mask mask(FOVEA_F16, n, "qk");
+          if (strided) call.params.mask = mask.tensor();
           fovea_status status = FOVEA_OK;
           run_on_stack(stack, [&] { status = call.run(context); });
           EXPECT_EQ(status, FOVEA_OK);

@@ -5,6 +5,7 @@
 
 #include "support/call.h"
 #include "support/levels.h"
+#include "support/mask.h"
 
 namespace fovea::testing {
 namespace {
@@ -60,6 +61,51 @@ TEST_P(ZeroSizesTest, NoDimOfKeysIsTheMean) {
           EXPECT_EQ(call.out_at(0, h, i, 0), 1.0f);
           EXPECT_EQ(call.out_at(0, h, i, 1), float(keys - 1) / 2);  // a power of two of small whole numbers: exact
         }
+    }
+  }
+}
+
+// The same with everything that shapes the score: nothing of it is looked up where there is nothing.
+TEST_P(ZeroSizesTest, WithEveryFeature) {
+  const float numbers[] = {0.5f, 1, 2, 0.25f};
+  const int32_t zeros[] = {0, 0, 0};
+  for (const int32_t threads : {1, 3}) {
+    const auto context = this->context(threads);
+    for (const Sizes &n :
+         {Sizes{0, 4, 2, 5, 6, 7, 8}, Sizes{2, 0, 2, 5, 6, 7, 8}, Sizes{2, 4, 2, 0, 6, 7, 8}, Sizes{2, 4, 2, 5, 0, 7, 8},
+          Sizes{2, 4, 2, 5, 6, 0, 8}, Sizes{2, 4, 2, 5, 6, 7, 0}, Sizes{0, 0, 0, 0, 0, 0, 0}}) {
+      for (const fovea_dtype dtype : kMaskDtypes) {
+        for (const bool packed : {false, true}) {
+          Call call(n);
+          Mask mask(dtype, n);
+          call.params.mask = mask.tensor();
+          call.params.alibi_slopes = call.params.sinks = numbers;
+          call.params.softcap = 2;
+          call.params.window_left = 3;
+          call.causal(FOVEA_ALIGN_BOTTOM_RIGHT);
+          call.params.score = [](void *, const fovea_score_tile *) {};
+          call.params.score_mode = FOVEA_SCORE_MODIFY;
+          if (packed) {  // segments without a token, of an axis that has some
+            call.params.weights.data = nullptr;
+            call.params.cu_seqlens_q = call.params.cu_seqlens_kv = zeros;
+          }
+          ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
+          if (packed) {
+            for (const float lse : call.lse) ASSERT_EQ(lse, Call::canary);
+            continue;
+          }
+          for (int64_t b = 0; b < n.batch; ++b)
+            for (int64_t h = 0; h < n.heads_q; ++h)
+              for (int64_t i = 0; i < n.seq_q; ++i) {
+                if (n.seq_kv == 0) {
+                  ASSERT_NEAR(call.lse_at(b, h, i), numbers[h], 1e-6);
+                  for (int64_t c = 0; c < n.dim_v; ++c) ASSERT_EQ(call.out_at(b, h, i, c), 0.0f);
+                } else {
+                  ASSERT_TRUE(std::isfinite(call.lse_at(b, h, i)));
+                }
+              }
+        }
+      }
     }
   }
 }

@@ -1,6 +1,7 @@
 // A call with dense tensors in vectors, for tests that set and read single elements.
 #pragma once
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "fovea/fovea.h"
@@ -44,6 +45,20 @@ struct Call {
     return weights[size_t(((b * n.heads_q + h) * n.seq_q + i) * n.seq_kv + j)];
   }
 };
+
+struct Row {
+  int64_t b, h, i;
+};
+
+// Whether rows of two calls with equal dim_v have the same bits of out and LSE.
+bool same_row(Call &a, Row row, Call &other, Row other_row);
+inline bool same_row(Call &a, Call &other, Row row) { return same_row(a, row, other, row); }
+
+// A row without a key: out and weights 0, LSE -infinity.
+void expect_empty(Call &call, Row row);
+
+// The results of a call that has run are within the error bound of the oracle.
+void expect_within_bound(const Call &call, const std::string &what);
 
 inline bool same_bits(const std::vector<float> &a, const std::vector<float> &b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 namespace fovea::tools {
@@ -114,6 +115,78 @@ TEST_F(ArrayFiles, FortranOrderOfThreeAxesIsTurnedRound) {
   EXPECT_EQ(array.data, (std::vector<float>{0, 1, 2, 10, 11, 12}));
 }
 
+template <class T>
+std::vector<T> numbers_of(const Mask &mask) {
+  std::vector<T> numbers(mask.bytes.size() / sizeof(T));
+  std::memcpy(numbers.data(), mask.bytes.data(), mask.bytes.size());
+  return numbers;
+}
+
+TEST_F(ArrayFiles, MasksOfEveryTypeAreRead) {
+  const auto of_type = [](const std::string &descr) {
+    return "{'descr': '" + descr + "', 'fortran_order': False, 'shape': (2, 1), }";
+  };
+  const auto read = [&](const std::string &descr, const std::string &data) {
+    return read_mask(ArrayPath(put("m.npy", npy(of_type(descr), data))), "");
+  };
+  const Mask booleans = read("|b1", std::string("\0\1", 2));
+  EXPECT_EQ(booleans.dtype, FOVEA_BOOL);
+  EXPECT_EQ(booleans.shape, (std::vector<int64_t>{2, 1}));
+  EXPECT_EQ(booleans.bytes, (std::vector<unsigned char>{0, 1}));
+  const Mask half = read("<f2", bytes_of<uint16_t>({0x3c00, 0xfc00}));
+  EXPECT_EQ(half.dtype, FOVEA_F16);
+  EXPECT_EQ(numbers_of<uint16_t>(half), (std::vector<uint16_t>{0x3c00, 0xfc00}));
+  EXPECT_EQ(numbers_of<uint16_t>(read(">f2", std::string("\x3c\0\xfc\0", 4))), (std::vector<uint16_t>{0x3c00, 0xfc00}));
+  const Mask single = read("<f4", bytes_of<float>({1, -2}));
+  EXPECT_EQ(single.dtype, FOVEA_F32);
+  EXPECT_EQ(numbers_of<float>(single), (std::vector<float>{1, -2}));
+  const Mask brain =
+      read_mask(ArrayPath(put("m.safetensors", safetensors(R"({"m":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}})",
+                                                           bytes_of<uint16_t>({0x3f80, 0xff80})))),
+                "");
+  EXPECT_EQ(brain.dtype, FOVEA_BF16);
+  EXPECT_EQ(numbers_of<uint16_t>(brain), (std::vector<uint16_t>{0x3f80, 0xff80}));
+  const Mask truths =
+      read_mask(ArrayPath(put("m.safetensors",
+                              safetensors(R"({"m":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}})", std::string("\1\0", 2)))),
+                "");
+  EXPECT_EQ(truths.dtype, FOVEA_BOOL);
+  EXPECT_EQ(truths.bytes, (std::vector<unsigned char>{1, 0}));
+}
+
+TEST_F(ArrayFiles, AFiniteMaskValueStaysFinite) {
+  const std::string header = "{'descr': '<f8', 'fortran_order': False, 'shape': (4,), }";
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  const Mask mask = read_mask(ArrayPath(put("m.npy", npy(header, bytes_of<double>({-1e300, 1e300, -kInfinity, 0.1})))), "");
+  EXPECT_EQ(mask.dtype, FOVEA_F32);
+  EXPECT_EQ(numbers_of<float>(mask), (std::vector<float>{-kLargest, kLargest, -std::numeric_limits<float>::infinity(), 0.1f}));
+}
+
+TEST_F(ArrayFiles, IntegersOfBothWidthsAreRead) {
+  const auto header = [](const std::string &descr) {
+    return "{'descr': '" + descr + "', 'fortran_order': False, 'shape': (2,), }";
+  };
+  const std::vector<int32_t> wanted = {3, -4};
+  EXPECT_EQ(read_integers(ArrayPath(put("i.npy", npy(header("<i4"), bytes_of<int32_t>({3, -4})))), "").data, wanted);
+  EXPECT_EQ(read_integers(ArrayPath(put("i.npy", npy(header("<i8"), bytes_of<int64_t>({3, -4})))), "").data, wanted);
+  const std::string file =
+      put("i.safetensors", safetensors(R"({"n":{"dtype":"I32","shape":[2],"data_offsets":[0,8]}})", bytes_of<int32_t>({3, -4})));
+  EXPECT_EQ(read_integers(ArrayPath(file), "").data, wanted);
+  const auto refusal_of_integers = [&](const std::string &name) -> std::string {
+    try {
+      read_integers(ArrayPath(name), "");
+    } catch (const FileError &error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string wide = put("i.npy", npy(header("<i8"), bytes_of<int64_t>({3, int64_t{1} << 31})));
+  EXPECT_NE(refusal_of_integers(wide).find("holds 2147483648"), std::string::npos);
+  const std::string floats = put("i.npy", npy(header("<f4"), bytes_of<float>({3, 4})));
+  EXPECT_NE(refusal_of_integers(floats).find("'<f4'; only int32 and int64"), std::string::npos);
+}
+
 TEST_F(ArrayFiles, WrongNpyFilesAreRefused) {
   const std::string good = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }";
   EXPECT_TRUE(refused(name("missing.npy"), "No such file"));
@@ -125,6 +198,8 @@ TEST_F(ArrayFiles, WrongNpyFilesAreRefused) {
   const auto header = [&](const std::string &dictionary) { return put("a.npy", npy(dictionary, kFour)); };
   EXPECT_TRUE(refused(header("{'descr': '<i4', 'fortran_order': False, 'shape': (2, 2), }"), "'<i4'"));
   EXPECT_TRUE(refused(header("{'descr': '<f2', 'fortran_order': False, 'shape': (2, 2), }"), "'<f2'"));
+  EXPECT_TRUE(refused(header("{'descr': '|b1', 'fortran_order': False, 'shape': (16, 1), }"), "'|b1'"));
+  EXPECT_TRUE(refused(header("{'descr': '|f4', 'fortran_order': False, 'shape': (2, 2), }"), "'|f4'"));
   EXPECT_TRUE(refused(header("{'descr': '', 'fortran_order': False, 'shape': (2, 2), }"), "type ''"));
   EXPECT_TRUE(refused(header("{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (2, 2), }"), "records"));
   EXPECT_TRUE(refused(header("{'descr': '<f4', 'fortran_order': False, 'shape': (9223372036854775807, 4), }"), "too large"));

@@ -23,21 +23,44 @@ OK, WRONG, IMPOSSIBLE = 0, 1, 2
 SUBCOMMANDS = ("info", "run", "check", "saturation", "minilm")
 
 
-def attention(q, k, v, scale=None, causal=None):
+def attention(q, k, v, scale=None, causal=None, align=None, left=None, right=None, softcap=None, slopes=None, mask=None,
+              sinks=None):
     """float64 output, weights and log-sum-exp over [..., head, seq, dim]."""
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     if q.ndim > 2:
         k, v = (np.repeat(x, q.shape[-3] // k.shape[-3], axis=-3) for x in (k, v))
     scores = q @ np.swapaxes(k, -1, -2) * (1 / np.sqrt(q.shape[-1]) if scale is None else scale)
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
+    offset = k.shape[-2] - q.shape[-2] if "bottom-right" in (causal, align) else 0
+    ahead = np.arange(k.shape[-2]) - np.arange(q.shape[-2])[:, None] - offset
+    keep = np.full(scores.shape, True)
     if causal:
-        offset = 0 if causal == "top-left" else k.shape[-2] - q.shape[-2]
-        keep = np.arange(k.shape[-2]) <= np.arange(q.shape[-2])[:, None] + offset
-        scores = np.where(keep, scores, -np.inf)
-    largest = scores.max(axis=-1, keepdims=True)
+        keep &= ahead <= 0
+    if left is not None:
+        keep &= ahead >= -left
+    if right is not None:
+        keep &= ahead <= right
+    if slopes is not None:
+        scores = scores - np.abs(ahead) * np.float64(slopes)[:, None, None]
+    if mask is not None and mask.dtype == bool:
+        keep &= mask
+    elif mask is not None:
+        scores = scores + mask.astype(np.float64)
+    scores = np.where(keep, scores, -np.inf)
+    sinks = -np.inf if sinks is None else np.float64(sinks)[:, None, None]
+    largest = np.maximum(scores.max(axis=-1, keepdims=True, initial=-np.inf), sinks)
+    largest = np.where(np.isfinite(largest), largest, 0)  # of rows without a key and a sink
     exponentials = np.exp(scores - largest)
-    total = exponentials.sum(axis=-1, keepdims=True)
-    weights = exponentials / total
-    return weights @ v, weights, (largest + np.log(total))[..., 0]
+    total = exponentials.sum(axis=-1, keepdims=True) + np.exp(sinks - largest)
+    weights = np.divide(exponentials, total, out=np.zeros_like(exponentials), where=total > 0)
+    with np.errstate(divide="ignore"):
+        return weights @ v, weights, (largest + np.log(total))[..., 0]
+
+
+def as_bfloat16(array):
+    """The upper halves of float32 numbers, which NumPy has no type for."""
+    return (array.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
 
 
 class CommandTest(unittest.TestCase):
@@ -61,6 +84,12 @@ class CommandTest(unittest.TestCase):
     def save(self, **arrays):
         for name, array in arrays.items():
             np.save(self.folder / f"{name}.npy", array)
+
+    def save_safetensors(self, name, dtype, array):
+        """One tensor of a type that NumPy does not have, as its bytes."""
+        about = {"t": {"dtype": dtype, "shape": array.shape, "data_offsets": [0, array.nbytes]}}
+        header = json.dumps(about).encode()
+        (self.folder / name).write_bytes(len(header).to_bytes(8, "little") + header + array.tobytes())
 
     def files(self):
         return sorted(path.name for path in self.folder.iterdir())
@@ -142,6 +171,116 @@ class Run(CommandTest):
         self.run_files()
         self.assertEqual((self.folder / "out.npy").read_bytes(), wanted)
 
+    def check_feature(self, options, heads=(6, 2), batch=(2,), queries=9, keys=21, **feature):
+        """The command with these options gives what NumPy gives with that feature."""
+        q = self.normal(*batch, heads[0], queries, 17)
+        k, v = self.normal(*batch, heads[1], keys, 17), self.normal(*batch, heads[1], keys, 5)
+        self.save(q=q, k=k, v=v)
+        self.run_files("--weights", "weights.npy", "--lse", "lse.npy", *options)
+        for name, wanted in zip(("out", "weights", "lse"), attention(q, k, v, **feature)):
+            self.assert_close(np.load(self.folder / f"{name}.npy"), wanted)
+
+    def test_windows_are_inclusive_and_count_from_the_named_corner(self):
+        for align in ("top-left", "bottom-right"):
+            for left, right in ((0, 0), (3, 5), (None, 2), (2, None), (40, 40)):
+                options = [f"--align={align}"]
+                options += [f"--window-left={left}"] if left is not None else []
+                options += [f"--window-right={right}"] if right is not None else []
+                self.check_feature(options, align=align, left=left, right=right)
+        self.check_feature(["--causal=bottom-right", "--window-left=3"], causal="bottom-right", left=3)
+        self.check_feature(["--causal=top-left", "--align=top-left", "--window-right=-1"], causal="top-left")
+
+    def test_softcap_alibi_and_sinks_are_those_of_numpy(self):
+        self.check_feature(["--softcap", "1.5"], softcap=1.5)
+        slopes, sinks = np.float32([0.5, 0.25, 0, -0.5, 1, 2]), np.float32([0, 1, -1, -np.inf, 30, 2])
+        self.save(slopes=slopes, sinks=sinks)
+        self.check_feature(["--alibi", "slopes.npy", "--align", "bottom-right"], slopes=slopes, align="bottom-right")
+        self.check_feature(["--sinks", "sinks.npy"], sinks=sinks)
+        save_file({"sinks": sinks, "alibi_slopes": slopes}, self.folder / "heads.safetensors")
+        self.check_feature(["--sinks", "heads.safetensors", "--alibi", "heads.safetensors", "--align", "top-left"], sinks=sinks,
+                           slopes=slopes, align="top-left")
+        # Six heads: those of four, then every other one of eight.
+        standard = np.float32([2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3])
+        self.check_feature(["--alibi", "standard", "--align", "bottom-right"], slopes=standard, align="bottom-right")
+
+    def test_masks_of_every_type_are_broadcast_as_numpy_does(self):
+        for shape in ((21,), (9, 1), (9, 21), (6, 1, 1), (2, 1, 1, 21), (2, 6, 9, 21), (1, 1, 1, 1)):
+            keep = self.random.random(shape) < 0.6
+            bias = np.where(keep, self.normal(*shape), -np.inf)
+            self.save(bool=keep, f16=bias.astype(np.float16), f32=bias.astype(np.float32), f64=bias)
+            self.check_feature(["--mask", "bool.npy"], mask=keep)
+            self.check_feature(["--mask", "f16.npy"], mask=bias.astype(np.float16))
+            self.check_feature(["--mask", "f32.npy"], mask=bias)
+            self.check_feature(["--mask", "f64.npy"], mask=bias)
+            upper = as_bfloat16(bias)
+            self.save_safetensors("bf16.safetensors", "BF16", upper)
+            self.check_feature(["--mask", "bf16.safetensors"], mask=(upper.astype(np.uint32) << 16).view(np.float32))
+            self.save_safetensors("bool.safetensors", "BOOL", keep)
+            self.check_feature(["--mask", "bool.safetensors:t"], mask=keep)
+
+    def test_all_features_together(self):
+        slopes, sinks, mask = self.normal(6), self.normal(6), self.random.random((2, 1, 9, 21)) < 0.8
+        self.save(slopes=slopes, sinks=sinks, mask=mask)
+        options = ["--causal=bottom-right", "--window-left=9", "--softcap=2", "--alibi=slopes.npy", "--sinks=sinks.npy",
+                   "--mask=mask.npy", "--scale=0.5"]
+        self.check_feature(options, causal="bottom-right", left=9, softcap=2, slopes=slopes, sinks=sinks, mask=mask, scale=0.5)
+
+    def test_lengths_leave_out_the_rest_of_each_entry(self):
+        q, k, v = self.normal(3, 4, 9, 8), self.normal(3, 2, 21, 8), self.normal(3, 2, 21, 8)
+        queries, keys = np.array([9, 0, 5]), np.array([21, 4, 7], np.int32)
+        for entry in range(3):
+            q[entry, :, queries[entry] :] = np.nan
+            k[entry, :, keys[entry] :] = v[entry, :, keys[entry] :] = np.nan
+        self.save(q=q, k=k, v=v, queries=queries, keys=keys)
+        self.run_files("--seqlens-q", "queries.npy", "--seqlens-kv", "keys.npy", "--causal", "bottom-right", "--lse", "lse.npy",
+                       "--weights", "weights.npy")
+        wanted = {"out": np.zeros((3, 4, 9, 8)), "lse": np.full((3, 4, 9), -np.inf), "weights": np.zeros((3, 4, 9, 21))}
+        for entry, (rows, columns) in enumerate(zip(queries, keys)):
+            out, weights, lse = attention(q[entry, :, :rows], k[entry, :, :columns], v[entry, :, :columns], causal="bottom-right")
+            wanted["out"][entry, :, :rows] = out
+            wanted["lse"][entry, :, :rows] = lse
+            wanted["weights"][entry, :, :rows, :columns] = weights
+        for name in wanted:
+            self.assert_close(np.load(self.folder / f"{name}.npy"), wanted[name])
+
+    def test_packed_segments_give_what_separate_calls_give(self):
+        queries, keys = np.array([1, 4, 4, 10], np.int32), np.array([0, 7, 12, 20], np.int64)
+        q, k, v = self.normal(4, 12, 8), self.normal(2, 21, 8), self.normal(2, 21, 3)
+        q[:, [0, 10, 11]] = k[:, 20] = v[:, 20] = np.nan  # tokens of no segment
+        mask = self.random.random((3, 1, 6, 8)) < 0.7
+        self.save(q=q, k=k, v=v, queries=queries, keys=keys, mask=mask)
+        packed = ["--cu-seqlens-q", "queries.npy", "--cu-seqlens-kv", "keys.npy", "--lse", "lse.npy"]
+        for options, feature in (([], {}), (["--causal=bottom-right", "--mask=mask.npy"], {"causal": "bottom-right"})):
+            self.run_files(*packed, *options)
+            wanted_out, wanted_lse = np.zeros((4, 12, 3)), np.full((4, 12), -np.inf)
+            for segment in range(3):
+                rows, columns = slice(*queries[segment : segment + 2]), slice(*keys[segment : segment + 2])
+                shape = (rows.stop - rows.start, columns.stop - columns.start)
+                if options:
+                    feature["mask"] = mask[segment, :, : shape[0], : shape[1]]
+                out, _, lse = attention(q[:, rows], k[:, columns], v[:, columns], **feature)
+                wanted_out[:, rows], wanted_lse[:, rows] = out, lse
+            self.assert_close(np.load(self.folder / "out.npy"), wanted_out)
+            self.assert_close(np.load(self.folder / "lse.npy"), wanted_lse)
+
+        # One side alone: packed queries beside a batch of keys.
+        k, v = self.normal(3, 2, 9, 8), self.normal(3, 2, 9, 3)
+        self.save(q=q[None], k=k, v=v)
+        self.run_files("--cu-seqlens-q", "queries.npy")
+        out = np.load(self.folder / "out.npy")
+        for segment in range(3):
+            rows = slice(*queries[segment : segment + 2])
+            self.assert_close(out[0, :, rows], attention(q[:, rows], k[segment], v[segment])[0])
+
+    def test_the_report_names_the_features(self):
+        q = self.normal(4, 8)
+        self.save(q=q, k=q, v=q, mask=np.full((4, 4), True))
+        files = [f"--{name}={name}.npy" for name in ("q", "k", "v", "out", "mask")]
+        report = self.json("run", *files, "--window-left=2", "--softcap=3", "--align=top-left", "--alibi=standard")
+        self.assertEqual(report["window"], [2, -1])
+        self.assertEqual((report["softcap"], report["align"], report["alibi"]), (3, "top-left", "standard"))
+        self.assertEqual(report["mask"], {"from": "mask.npy", "shape": [4, 4]})
+
     def test_safetensors_in_and_out(self):
         q, k, v = self.normal(2, 4, 8), self.normal(2, 7, 8), self.normal(2, 7, 3)
         save_file({"q": q, "k": k, "other": v}, self.folder / "in.safetensors", metadata={"text": "is skipped"})
@@ -178,12 +317,14 @@ class Run(CommandTest):
                   line=self.normal(4), five=self.normal(1, 1, 1, 4, 8), deep=self.normal(1, 4, 8), narrow=self.normal(4, 7),
                   long=self.normal(5, 8), heads3=self.normal(3, 4, 8), heads2=self.normal(2, 4, 8), batch=self.normal(2, 1, 4, 8),
                   four=self.normal(1, 1, 4, 8))
+        self.save(two=np.int32([1, 2]), one=np.int32([4]), minus=np.int32([-1]), wide=np.int64([2**40]), falling=np.int32([3, 1]),
+                  beyond=np.int32([0, 5]), mask=np.full((3, 4), True), slopes=np.float32([np.nan]))
         save_file({"a": good["q"], "b": good["k"]}, self.folder / "two.safetensors")
         before = {path.name: path.read_bytes() for path in self.folder.iterdir()}
 
         def refused(*mentions, **changed):
             arguments = {"q": "q.npy", "k": "k.npy", "v": "v.npy", "out": "out.npy", "weights": "w.npy", **changed}
-            process = self.fovea("run", *(f"--{name}={value}" for name, value in arguments.items()), wanted=IMPOSSIBLE)
+            process = self.fovea("run", *(f"--{name}={value}" for name, value in arguments.items() if value), wanted=IMPOSSIBLE)
             for mention in mentions:
                 self.assertIn(mention, process.stderr)
             self.assertEqual(process.stdout, "")
@@ -210,9 +351,39 @@ class Run(CommandTest):
         refused("no/such/out.npy", out="no/such/out.npy")
         refused("no/such/w.npy", weights="no/such/w.npy")
         refused("out.npy", "two outputs", weights="out.npy")
+        refused("--mask", "[3, 4]", "[1, 1, 4, 4]", mask="mask.npy")
+        refused("--mask", "five.npy", mask="five.npy")
+        refused("--mask", "<i4", mask="integers.npy")
+        refused("--sinks", "<i4", sinks="two.npy")
+        refused("--sinks", "[4]", "[1]", sinks="line.npy")
+        refused("alibi_slopes[0]", alibi="slopes.npy", align="top-left")
+        refused("align", alibi="standard")
+        refused("align", **{"window-left": "3"})
+        refused("--align", "bottom-right", "top-left", align="bottom-right", causal="top-left")
+        refused("window_left", align="top-left", **{"window-left": "-2"})
+        refused("softcap", softcap="-1")
+        refused("softcap", softcap="nan")
+        refused("--seqlens-q", "[2]", "[1]", **{"seqlens-q": "two.npy"})
+        refused("--seqlens-kv", "q.npy", "<f4", **{"seqlens-kv": "q.npy"})
+        refused("--seqlens-kv", "1099511627776", **{"seqlens-kv": "wide.npy"})
+        refused("seqlens_kv[0]", **{"seqlens-kv": "minus.npy"})
+        refused("cu_seqlens_q", weights="", **{"cu-seqlens-q": "falling.npy", "cu-seqlens-kv": "two.npy"})
+        refused("cu_seqlens_kv", weights="", **{"cu-seqlens-kv": "beyond.npy"})
+        refused("seqlens_q", weights="", **{"cu-seqlens-q": "two.npy", "seqlens-q": "one.npy"})
+        refused("weights", **{"cu-seqlens-q": "two.npy"})
+        refused("--q", "batch is 2", "--cu-seqlens-q", q="batch.npy", k="four.npy", v="four.npy", **{"cu-seqlens-q": "two.npy"})
+        refused("--cu-seqlens-kv", "batch", "--cu-seqlens-q", **{"cu-seqlens-q": "two.npy", "cu-seqlens-kv": "one.npy"})
+        refused("--cu-seqlens-q", "[4, 8]", **{"cu-seqlens-q": "integers.npy"})
         refused("scale", scale="nan")
         refused("scale", scale="inf")
         refused("nonsense", isa="nonsense")
+
+    def test_a_result_that_memory_cannot_hold_is_refused(self):
+        self.save(q=self.normal(2000000, 1), k=self.normal(2000000, 1), v=self.normal(2000000, 1))
+        process = self.fovea("run", "--q=q.npy", "--k=k.npy", "--v=v.npy", "--out=out.npy", "--weights=w.npy", wanted=IMPOSSIBLE)
+        self.assertIn("[2000000, 2000000]", process.stderr)
+        self.assertIn("memory", process.stderr)
+        self.assertEqual(self.files(), ["k.npy", "q.npy", "v.npy"])
 
     def test_a_result_replaces_the_old_one_even_its_own_input(self):
         q = self.normal(4, 4)
@@ -253,6 +424,32 @@ class Check(CommandTest):
             self.assertIn(line, self.fovea("check", line, wanted=IMPOSSIBLE).stderr)
         self.fovea("check", wanted=IMPOSSIBLE)
         self.fovea("check", "--file", "missing", wanted=IMPOSSIBLE)
+
+    def test_every_feature_is_checked(self):
+        size = "b=2 hq=4 hkv=2 sq=40 skv=65 dk=8 dv=5 lse=1"
+        features = ["left=7 right=3", "left=0 align=tl", "causal=br left=20", "softcap=2", "alibi=1", "alibi=1 align=tl",
+                    "sinks=1", "mask=bool", "mask=f32 maskaxes=bk", "mask=f16 maskfill=late", "mask=bf16 maskaxes=bhqk maskfill=low",
+                    "mask=bool maskfill=blocks", "lens=ragged causal=br", "packed=1", "packed=q mask=f32",
+                    "score=modify weights=1", "score=replace softcap=2",
+                    "causal=br alibi=1 sinks=1 softcap=5 mask=f32 lens=ragged score=modify weights=1"]
+        report = self.json("check", *(f"{size} {feature}" for feature in features))
+        self.assertEqual((report["passed"], report["failed"], report["refused"]), (len(features), 0, 0))
+        for entry in report["problems"]:
+            self.assertTrue(entry["gaps_intact"] and entry["same_bits"])
+        words = {word.split("=")[0] for feature in features for word in feature.split()} | {"maskfill"}
+        text = self.fovea("check", "--help").stdout
+        for word in words:
+            self.assertIn(f" {word}=", text)
+
+    def test_a_problem_that_memory_cannot_hold_is_refused(self):
+        large = ["sq=2000000 skv=2000000 weights=1", "b=2147483648 hq=2147483648 hkv=2147483648 sq=2147483648",
+                 "sq=3000000 skv=3000000 mask=f32"]
+        report = self.json("check", *large, "sq=3 skv=4", wanted=IMPOSSIBLE)
+        self.assertEqual((report["passed"], report["failed"], report["refused"]), (1, 0, 3))
+        for entry in report["problems"][:3]:
+            self.assertIn("memory", entry["error"])
+            self.assertFalse(entry["ok"])
+        self.assertIn("too large", self.fovea("check", large[0], wanted=IMPOSSIBLE).stdout)
 
     def test_lines_come_from_arguments_files_and_standard_input(self):
         (self.folder / "lines").write_text("# a comment\n\nsq=3\nsq=4 skv=9\n")

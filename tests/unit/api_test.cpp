@@ -93,8 +93,18 @@ std::vector<Wrong> wrong_sizes() {
       {"4 heads on 0", [](auto &p) { p.heads_kv = 0; }, FOVEA_ERR_INVALID_SIZE, "heads_q: 4 is not a multiple of heads_kv (0)"},
       {"huge dim_k", [](auto &p) { p.dim_k = kHuge; }, FOVEA_ERR_INVALID_SIZE, "dim_k: "},
       {"huge dim_v", [](auto &p) { p.dim_v = kMax; }, FOVEA_ERR_INVALID_SIZE, "dim_v: "},
-      {"huge product", [](auto &p) { p.batch = p.seq_q = int64_t{1} << 31; }, FOVEA_ERR_INVALID_SIZE,
-       "batch, heads_q, seq_q, seq_kv"},
+      {"offsets of a huge batch", [](auto &p) { p.batch = kMax, p.heads_q = 0; }, FOVEA_ERR_INVALID_SIZE, "batch: "},
+      {"huge rows", [](auto &p) { p.batch = p.seq_q = int64_t{1} << 31; }, FOVEA_ERR_INVALID_SIZE, "batch, heads_q, seq_q: "},
+      {"huge rows without keys or dims",
+       [](auto &p) {
+         p.batch = p.heads_q = p.heads_kv = p.seq_q = int64_t{1} << 30, p.seq_kv = p.dim_k = p.dim_v = 0;
+         p.lse = nullptr;
+       },
+       FOVEA_ERR_INVALID_SIZE, "batch, heads_q, seq_q: "},
+      {"huge scores of an entry", [](auto &p) { p.seq_q = p.seq_kv = int64_t{1} << 31; }, FOVEA_ERR_INVALID_SIZE,
+       "heads_q, seq_q, seq_kv: "},
+      {"huge scores", [](auto &p) { p.batch = 1000, p.seq_q = p.seq_kv = int64_t{1} << 28; }, FOVEA_ERR_INVALID_SIZE,
+       "batch, heads_q, seq_q, seq_kv: "},
       {"huge q", [](auto &p) { p.batch = int64_t{1} << 55, p.seq_kv = p.dim_v = 1, p.dim_k = 256; }, FOVEA_ERR_INVALID_SIZE,
        "q: "},
       {"huge k", [](auto &p) { p.seq_kv = int64_t{1} << 53, p.dim_k = 4096, p.seq_q = 1, p.batch = 1; }, FOVEA_ERR_INVALID_SIZE,
@@ -102,27 +112,47 @@ std::vector<Wrong> wrong_sizes() {
   };
 }
 
+void score_nothing(void *, const fovea_score_tile *) {}
+
 std::vector<Wrong> wrong_options() {
   const float nan = std::nanf(""), infinity = std::numeric_limits<float>::infinity();
+  static const int32_t some_int = 0;
+  static const float some_float = 0;
+  const auto wrong = FOVEA_ERR_INVALID_ARGUMENT;
   return {
-      {"NaN scale", [=](auto &p) { p.scale = nan; }, FOVEA_ERR_INVALID_ARGUMENT, "scale: "},
-      {"infinite scale", [=](auto &p) { p.scale = infinity; }, FOVEA_ERR_INVALID_ARGUMENT, "scale: inf"},
-      {"-infinite scale", [=](auto &p) { p.scale = -infinity; }, FOVEA_ERR_INVALID_ARGUMENT, "scale: -inf"},
-      {"causal 2",
-       [](auto &p) {
-         p.causal = 2;
-         p.align = 1;
-       },
-       FOVEA_ERR_INVALID_ARGUMENT, "causal: 2"},
-      {"causal -1",
-       [](auto &p) {
-         p.causal = -1;
-         p.align = 1;
-       },
-       FOVEA_ERR_INVALID_ARGUMENT, "causal: -1"},
-      {"align 3", [](auto &p) { p.align = 3; }, FOVEA_ERR_INVALID_ARGUMENT, "align: 3"},
-      {"align -1", [](auto &p) { p.align = -1; }, FOVEA_ERR_INVALID_ARGUMENT, "align: -1"},
-      {"causal without a corner", [](auto &p) { p.causal = 1; }, FOVEA_ERR_INVALID_ARGUMENT, "align: "},
+      {"NaN scale", [=](auto &p) { p.scale = nan; }, wrong, "scale: nan is not finite"},
+      {"infinite scale", [=](auto &p) { p.scale = infinity; }, wrong, "scale: inf is not finite"},
+      {"-infinite scale", [=](auto &p) { p.scale = -infinity; }, wrong, "scale: -inf is not finite"},
+      {"NaN softcap", [=](auto &p) { p.softcap = nan; }, wrong, "softcap: nan is not finite"},
+      {"infinite softcap", [=](auto &p) { p.softcap = infinity; }, wrong, "softcap: inf is not finite"},
+      {"negative softcap", [](auto &p) { p.softcap = -30; }, wrong, "softcap: -30 is negative"},
+      {"negative subnormal softcap", [](auto &p) { p.softcap = -1e-40f; }, wrong, "softcap: -"},
+
+      {"causal 2", [](auto &p) { p.causal = 2, p.align = 1; }, wrong, "causal: 2"},
+      {"causal -1", [](auto &p) { p.causal = -1, p.align = 1; }, wrong, "causal: -1"},
+      {"align 3", [](auto &p) { p.align = 3; }, wrong, "align: 3"},
+      {"align -1", [](auto &p) { p.align = -1; }, wrong, "align: -1"},
+      {"window_left -2", [](auto &p) { p.window_left = -2, p.align = 1; }, wrong, "window_left: -2 is below -1"},
+      {"least window_right", [](auto &p) { p.window_right = -kMax - 1, p.align = 1; }, wrong, "window_right: -"},
+      {"causal without a corner", [](auto &p) { p.causal = 1; }, wrong, "align: must name a corner where causal"},
+      {"left bound without a corner", [](auto &p) { p.window_left = 0; }, wrong, "align: must name a corner where window_left"},
+      {"right bound without a corner", [](auto &p) { p.window_right = 9; }, wrong,
+       "align: must name a corner where window_right"},
+      {"ALiBi without a corner", [](auto &p) { p.alibi_slopes = &some_float; }, wrong,
+       "align: must name a corner where alibi_slopes"},
+
+      {"score_mode 3", [](auto &p) { p.score = score_nothing, p.score_mode = 3; }, wrong, "score_mode: 3"},
+      {"score_mode -1", [](auto &p) { p.score = score_nothing, p.score_mode = -1; }, wrong, "score_mode: -1"},
+      {"score_mode 3 without a function", [](auto &p) { p.score_mode = 3; }, wrong, "score_mode: 3"},
+      {"a score function without a mode", [](auto &p) { p.score = score_nothing; }, wrong, "score_mode: "},
+      {"a mode without a score function", [](auto &p) { p.score_mode = FOVEA_SCORE_MODIFY; }, FOVEA_ERR_NULL_POINTER, "score: "},
+
+      {"two lengths of queries", [](auto &p) { p.seqlens_q = p.cu_seqlens_q = &some_int, p.weights.data = nullptr; }, wrong,
+       "seqlens_q: "},
+      {"two lengths of keys", [](auto &p) { p.seqlens_kv = p.cu_seqlens_kv = &some_int, p.weights.data = nullptr; }, wrong,
+       "seqlens_kv: "},
+      {"weights of packed queries", [](auto &p) { p.cu_seqlens_q = &some_int; }, wrong, "weights: "},
+      {"weights of packed keys", [](auto &p) { p.cu_seqlens_kv = &some_int; }, wrong, "weights: "},
   };
 }
 
@@ -131,22 +161,6 @@ std::vector<Wrong> later_fields() {
   static int32_t some_int;
   return {
       {"flags", [](auto &p) { p.flags = 1; }, FOVEA_ERR_UNSUPPORTED, "flags:"},
-      {"softcap", [](auto &p) { p.softcap = 30; }, FOVEA_ERR_UNSUPPORTED, "softcap:"},
-      {"NaN softcap", [](auto &p) { p.softcap = std::nanf(""); }, FOVEA_ERR_UNSUPPORTED, "softcap:"},
-      {"window_left", [](auto &p) { p.window_left = 0; }, FOVEA_ERR_UNSUPPORTED, "window_left:"},
-      {"window_right", [](auto &p) { p.window_right = 5; }, FOVEA_ERR_UNSUPPORTED, "window_right:"},
-      {"mask", [](auto &p) { p.mask.data = &some_float; }, FOVEA_ERR_UNSUPPORTED, "mask:"},
-      {"mask dtype", [](auto &p) { p.mask.dtype = FOVEA_BOOL; }, FOVEA_ERR_UNSUPPORTED, "mask:"},
-      {"mask stride", [](auto &p) { p.mask.stride[3] = 1; }, FOVEA_ERR_UNSUPPORTED, "mask:"},
-      {"alibi_slopes", [](auto &p) { p.alibi_slopes = &some_float; }, FOVEA_ERR_UNSUPPORTED, "alibi_slopes:"},
-      {"sinks", [](auto &p) { p.sinks = &some_float; }, FOVEA_ERR_UNSUPPORTED, "sinks:"},
-      {"seqlens_q", [](auto &p) { p.seqlens_q = &some_int; }, FOVEA_ERR_UNSUPPORTED, "seqlens_q:"},
-      {"seqlens_kv", [](auto &p) { p.seqlens_kv = &some_int; }, FOVEA_ERR_UNSUPPORTED, "seqlens_kv:"},
-      {"cu_seqlens_q", [](auto &p) { p.cu_seqlens_q = &some_int; }, FOVEA_ERR_UNSUPPORTED, "cu_seqlens_q:"},
-      {"cu_seqlens_kv", [](auto &p) { p.cu_seqlens_kv = &some_int; }, FOVEA_ERR_UNSUPPORTED, "cu_seqlens_kv:"},
-      {"score", [](auto &p) { p.score = [](void *, const fovea_score_tile *) {}; }, FOVEA_ERR_UNSUPPORTED, "score:"},
-      {"score_user", [](auto &p) { p.score_user = &some_int; }, FOVEA_ERR_UNSUPPORTED, "score_user:"},
-      {"score_mode", [](auto &p) { p.score_mode = FOVEA_SCORE_MODIFY; }, FOVEA_ERR_UNSUPPORTED, "score_mode:"},
       {"page_size", [](auto &p) { p.page_size = 16; }, FOVEA_ERR_UNSUPPORTED, "page_size:"},
       {"block_table", [](auto &p) { p.block_table = &some_int; }, FOVEA_ERR_UNSUPPORTED, "block_table:"},
       {"block_table_stride", [](auto &p) { p.block_table_stride = 4; }, FOVEA_ERR_UNSUPPORTED, "block_table_stride:"},
@@ -228,6 +242,75 @@ std::vector<Wrong> wrong_pointers(const Forbidden &memory) {
   };
 }
 
+// The mask of a forbidden call, dense, is 2 * 4 * 3 * 5 elements.
+constexpr size_t kMaskAt = 0x7000;
+
+void add_mask(fovea_params &p, const Forbidden &memory, fovea_dtype dtype) {
+  p.mask = {memory.at(kMaskAt), {60, 15, 5, 1}, dtype, 0};
+}
+
+std::vector<Wrong> wrong_masks(const Forbidden &memory) {
+  std::vector<Wrong> wrongs;
+  for (fovea_dtype dtype : {0, 4, 11, -1, 99})
+    wrongs.push_back(
+        {"mask dtype", [&memory, dtype](auto &p) { add_mask(p, memory, dtype); }, FOVEA_ERR_INVALID_DTYPE, "mask.dtype: "});
+  for (fovea_dtype dtype : {FOVEA_I8, FOVEA_Q8_0, FOVEA_Q4_0})
+    wrongs.push_back(
+        {"quantised mask", [&memory, dtype](auto &p) { add_mask(p, memory, dtype); }, FOVEA_ERR_INVALID_DTYPE, "mask.dtype: "});
+  const auto with_mask = [&memory](auto change) {
+    return [&memory, change](auto &p) {
+      add_mask(p, memory, FOVEA_F16);
+      change(p.mask);
+    };
+  };
+  wrongs.push_back({"mask reserved", with_mask([](auto &m) { m.reserved = 1; }), FOVEA_ERR_UNSUPPORTED, "mask.reserved:"});
+  wrongs.push_back({"negative mask stride 0", with_mask([](auto &m) { m.stride[0] = -1; }), FOVEA_ERR_INVALID_STRIDE,
+                    "mask.stride[0]: -1 is negative"});
+  wrongs.push_back(
+      {"negative mask stride 3", with_mask([](auto &m) { m.stride[3] = -kMax; }), FOVEA_ERR_INVALID_STRIDE, "mask.stride[3]: -"});
+  wrongs.push_back(
+      {"huge mask stride", with_mask([](auto &m) { m.stride[2] = kMax / 4; }), FOVEA_ERR_INVALID_STRIDE, "mask.stride[2]: "});
+  return wrongs;
+}
+
+std::vector<Wrong> wrong_mask_data(const Forbidden &memory) {
+  const auto off_by_1 = [&memory](fovea_dtype dtype) {
+    return [&memory, dtype](auto &p) {
+      add_mask(p, memory, dtype);
+      p.mask.data = static_cast<char *>(p.mask.data) + 1;
+    };
+  };
+  return {
+      {"f32 mask off by 1", off_by_1(FOVEA_F32), FOVEA_ERR_INVALID_ARGUMENT, "mask: its address"},
+      {"f16 mask off by 1", off_by_1(FOVEA_F16), FOVEA_ERR_INVALID_ARGUMENT, "mask: its address"},
+      {"bf16 mask off by 1", off_by_1(FOVEA_BF16), FOVEA_ERR_INVALID_ARGUMENT, "mask: its address"},
+      {"mask at the end of memory",
+       [&memory](auto &p) {
+         add_mask(p, memory, FOVEA_BOOL);
+         p.mask.data = reinterpret_cast<void *>(~uintptr_t{50});
+       },
+       FOVEA_ERR_INVALID_STRIDE, "mask.stride: "},
+      {"boolean mask up to the first byte of out",
+       [&memory](auto &p) {
+         add_mask(p, memory, FOVEA_BOOL);
+         p.mask.data = static_cast<char *>(p.out.data) - (2 * 60 - 1);
+       },
+       FOVEA_ERR_OVERLAP, "out: overlaps mask"},
+      {"f16 mask from the last two bytes of weights",
+       [&memory](auto &p) {
+         add_mask(p, memory, FOVEA_F16);
+         p.mask.data = static_cast<char *>(p.weights.data) + 4 * 2 * 60 - 2;
+       },
+       FOVEA_ERR_OVERLAP, "weights: overlaps mask"},
+      {"lse within the mask",
+       [&memory](auto &p) {
+         add_mask(p, memory, FOVEA_F32);
+         p.lse = static_cast<float *>(p.mask.data) + 7;
+       },
+       FOVEA_ERR_OVERLAP, "lse: overlaps mask"},
+  };
+}
+
 void expect_error(fovea_status status, const Wrong &wrong) {
   EXPECT_EQ(status, wrong.status) << wrong.name << ": " << fovea_last_error();
   EXPECT_EQ(std::string(fovea_last_error()).rfind(wrong.text, 0), 0u) << wrong.name << ": " << fovea_last_error();
@@ -235,7 +318,7 @@ void expect_error(fovea_status status, const Wrong &wrong) {
 
 // Memory that must not be touched ends the test with a signal if it is.
 TEST_F(Api, WrongParamsAreNamedAndNothingIsTouched) {
-  for (const auto &wrongs : {wrong_sizes(), wrong_options(), later_fields(), wrong_tensors()})
+  for (const auto &wrongs : {wrong_sizes(), wrong_options(), later_fields(), wrong_tensors(), wrong_masks(forbidden)})
     for (const Wrong &wrong : wrongs) {
       fovea_params p = forbidden_call();
       wrong.change(p);
@@ -248,12 +331,154 @@ TEST_F(Api, WrongParamsAreNamedAndNothingIsTouched) {
 }
 
 TEST_F(Api, WrongPointersAreNamedAndNothingIsTouched) {
-  for (const Wrong &wrong : wrong_pointers(forbidden)) {
+  for (const auto &wrongs : {wrong_pointers(forbidden), wrong_mask_data(forbidden)})
+    for (const Wrong &wrong : wrongs) {
+      fovea_params p = forbidden_call();
+      wrong.change(p);
+      expect_error(fovea_forward(context, &p, nullptr, 0), wrong);
+      size_t bytes;
+      EXPECT_EQ(fovea_workspace_size(context, &p, &bytes), FOVEA_OK) << wrong.name << ": " << fovea_last_error();
+    }
+}
+
+// Lengths, offsets, slopes and sinks: what stands in them is checked before any tensor is touched.
+struct Contents {
+  std::vector<int32_t> seqlens_q, seqlens_kv, cu_seqlens_q, cu_seqlens_kv;
+  std::vector<float> alibi_slopes, sinks;
+};
+
+struct WrongContents {
+  Contents contents;
+  const char *text;
+};
+
+std::vector<WrongContents> wrong_contents() {
+  const float nan = std::nanf(""), infinity = std::numeric_limits<float>::infinity();
+  const auto lengths = [](std::vector<int32_t> q, std::vector<int32_t> kv) { return Contents{q, kv, {}, {}, {}, {}}; };
+  const auto offsets = [](std::vector<int32_t> q, std::vector<int32_t> kv) { return Contents{{}, {}, q, kv, {}, {}}; };
+  const auto heads = [](std::vector<float> slopes, std::vector<float> sinks) { return Contents{{}, {}, {}, {}, slopes, sinks}; };
+  return {
+      {lengths({3, 4}, {}), "seqlens_q[1]: 4 is not in 0..3"},
+      {lengths({-1, 3}, {}), "seqlens_q[0]: -1 is not in 0..3"},
+      {lengths({}, {6, 0}), "seqlens_kv[0]: 6 is not in 0..5"},
+      {lengths({3, 3}, {5, -5}), "seqlens_kv[1]: -5 is not in 0..5"},
+      {offsets({-1, 0, 3}, {}), "cu_seqlens_q[0]: -1 is not in 0..3"},
+      {offsets({1, 0, 3}, {}), "cu_seqlens_q[1]: 0 is not in 1..3"},
+      {offsets({0, 2, 4}, {}), "cu_seqlens_q[2]: 4 is not in 2..3"},
+      {offsets({}, {0, 6, 5}), "cu_seqlens_kv[1]: 6 is not in 0..5"},
+      {offsets({0, 3, 3}, {0, 5, 4}), "cu_seqlens_kv[2]: 4 is not in 5..5"},
+      {heads({1, 2, nan, 3}, {}), "alibi_slopes[2]: nan is not finite"},
+      {heads({1, 2, 3, -infinity}, {}), "alibi_slopes[3]: -inf is not finite"},
+      {heads({}, {infinity, 0, 0, 0}), "sinks[0]: inf is neither finite nor -infinity"},
+      {heads({}, {-infinity, -nan, 0, 0}), "sinks[1]: "},
+  };
+}
+
+void set_contents(fovea_params &p, const Contents &contents) {
+  const auto data = [](const auto &list) { return list.empty() ? nullptr : list.data(); };
+  p.seqlens_q = data(contents.seqlens_q), p.seqlens_kv = data(contents.seqlens_kv);
+  p.cu_seqlens_q = data(contents.cu_seqlens_q), p.cu_seqlens_kv = data(contents.cu_seqlens_kv);
+  p.alibi_slopes = data(contents.alibi_slopes), p.sinks = data(contents.sinks);
+  p.align = FOVEA_ALIGN_TOP_LEFT;
+  if (p.cu_seqlens_q || p.cu_seqlens_kv) p.weights.data = nullptr;
+}
+
+TEST_F(Api, WrongContentsAreNamedAndNoTensorIsTouched) {
+  for (const WrongContents &wrong : wrong_contents()) {
     fovea_params p = forbidden_call();
-    wrong.change(p);
-    expect_error(fovea_forward(context, &p, nullptr, 0), wrong);
+    add_mask(p, forbidden, FOVEA_BOOL);
+    set_contents(p, wrong.contents);
+    expect_error(fovea_forward(context, &p, nullptr, 0), {wrong.text, {}, FOVEA_ERR_INVALID_ARGUMENT, wrong.text});
     size_t bytes;
-    EXPECT_EQ(fovea_workspace_size(context, &p, &bytes), FOVEA_OK) << wrong.name << ": " << fovea_last_error();
+    EXPECT_EQ(fovea_workspace_size(context, &p, &bytes), FOVEA_OK) << wrong.text << ": " << fovea_last_error();
+  }
+}
+
+TEST_F(Api, ArraysAreApartFromOutputsAndAligned) {
+  const Contents good = {{3, 2}, {5, 0}, {}, {}, {1, 2, 3, 4}, {0, 0, 0, 0}};
+  const Contents packed = {{}, {}, {0, 1, 3}, {0, 0, 5}, {}, {}};
+  const auto expect = [&](const Contents &contents, auto change, fovea_status status, const char *text) {
+    fovea_params p = forbidden_call();
+    set_contents(p, contents);
+    change(p);
+    expect_error(fovea_forward(context, &p, nullptr, 0), {text, {}, status, text});
+  };
+  const auto writable = [](auto *array, size_t index) {
+    return const_cast<float *>(reinterpret_cast<const float *>(array)) + index;
+  };
+  expect(
+      good, [&](auto &p) { p.lse = writable(p.seqlens_q, 1); }, FOVEA_ERR_OVERLAP, "lse: overlaps seqlens_q");
+  expect(
+      good, [&](auto &p) { p.lse = writable(p.seqlens_kv, 1); }, FOVEA_ERR_OVERLAP, "lse: overlaps seqlens_kv");
+  expect(
+      good, [&](auto &p) { p.lse = writable(p.alibi_slopes, 3); }, FOVEA_ERR_OVERLAP, "lse: overlaps alibi_slopes");
+  expect(
+      good, [&](auto &p) { p.out.data = writable(p.sinks, 3); }, FOVEA_ERR_OVERLAP, "out: overlaps sinks");
+  expect(
+      packed, [&](auto &p) { p.out.data = writable(p.cu_seqlens_q, 2); }, FOVEA_ERR_OVERLAP, "out: overlaps cu_seqlens_q");
+  expect(
+      packed, [&](auto &p) { p.out.data = writable(p.cu_seqlens_kv, 2); }, FOVEA_ERR_OVERLAP, "out: overlaps cu_seqlens_kv");
+  const auto off_by_1 = [](auto *&array) {
+    array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(reinterpret_cast<uintptr_t>(array) + 1);
+  };
+  expect(
+      good, [&](auto &p) { off_by_1(p.seqlens_q); }, FOVEA_ERR_INVALID_ARGUMENT, "seqlens_q: its address");
+  expect(
+      good, [&](auto &p) { off_by_1(p.seqlens_kv); }, FOVEA_ERR_INVALID_ARGUMENT, "seqlens_kv: its address");
+  expect(
+      good, [&](auto &p) { off_by_1(p.alibi_slopes); }, FOVEA_ERR_INVALID_ARGUMENT, "alibi_slopes: its address");
+  expect(
+      good, [&](auto &p) { off_by_1(p.sinks); }, FOVEA_ERR_INVALID_ARGUMENT, "sinks: its address");
+  expect(
+      packed, [&](auto &p) { off_by_1(p.cu_seqlens_q); }, FOVEA_ERR_INVALID_ARGUMENT, "cu_seqlens_q: its address");
+  expect(
+      packed, [&](auto &p) { off_by_1(p.cu_seqlens_kv); }, FOVEA_ERR_INVALID_ARGUMENT, "cu_seqlens_kv: its address");
+}
+
+// Only what a segment can use of a mask counts: the token axes of a packed batch are longer than any of its segments.
+TEST_F(Api, TheMaskOfAPackedBatchEndsWithItsLongestSegments) {
+  const int32_t offsets_q[] = {0, 2, 3}, offsets_kv[] = {1, 1, 5};  // at most 2 queries and 4 keys
+  float q[4 * 3 * 6] = {}, k[2 * 5 * 6] = {}, v[2 * 5 * 7] = {};
+  struct {
+    unsigned char mask[2][4][2][4];
+    float out[4 * 3 * 7];
+  } memory = {};
+  fovea_params p = params_of(2, 4, 2, 3, 5, 6, 7);
+  p.q.data = q, p.k.data = k, p.v.data = v, p.out.data = memory.out;
+  p.cu_seqlens_q = offsets_q, p.cu_seqlens_kv = offsets_kv;
+  p.mask = {memory.mask, {32, 8, 4, 1}, FOVEA_BOOL, 0};
+  EXPECT_EQ(fovea_forward(context, &p, nullptr, 0), FOVEA_OK) << fovea_last_error();
+  p.mask.data = &memory.mask[0][0][0][1];
+  EXPECT_EQ(fovea_forward(context, &p, nullptr, 0), FOVEA_ERR_OVERLAP);
+  EXPECT_STREQ(fovea_last_error(), "out: overlaps mask");
+}
+
+TEST_F(Api, ManySegmentsOfManyTokensAreNotTooManyScores) {
+  const int64_t segments = 1 << 16, tokens = 1 << 22;
+  fovea_params p = params_of(segments, 64, 64, tokens, tokens, 128, 128);
+  static const int32_t offsets = 0;  // not read
+  size_t bytes;
+  EXPECT_EQ(fovea_workspace_size(context, &p, &bytes), FOVEA_ERR_INVALID_SIZE);
+  p.cu_seqlens_q = p.cu_seqlens_kv = &offsets;
+  EXPECT_EQ(fovea_workspace_size(context, &p, &bytes), FOVEA_OK) << fovea_last_error();
+}
+
+// A signalling NaN and subnormals, which raise flags wherever they are computed with.
+TEST_F(Api, ErrorsLeaveTheFloatingPointEnvironmentAlone) {
+  const uint32_t signalling_bits = 0x7f800001;
+  float signalling;
+  memcpy(&signalling, &signalling_bits, sizeof signalling);
+  const float four[] = {0.5f, 1e-40f, signalling, 1};
+  const Change changes[] = {[&](auto &p) { memcpy(&p.scale, &signalling, sizeof p.scale); },
+                            [&](auto &p) { memcpy(&p.softcap, &signalling, sizeof p.softcap); },
+                            [](auto &p) { p.softcap = -1e-40f; }, [&](auto &p) { p.sinks = four; },
+                            [&](auto &p) { p.alibi_slopes = four, p.align = FOVEA_ALIGN_TOP_LEFT; }};
+  for (const Change &change : changes) {
+    fovea_params p = forbidden_call();
+    change(p);
+    std::feclearexcept(FE_ALL_EXCEPT);
+    EXPECT_EQ(fovea_forward(context, &p, nullptr, 0), FOVEA_ERR_INVALID_ARGUMENT);
+    EXPECT_EQ(std::fetestexcept(FE_ALL_EXCEPT), 0) << fovea_last_error();
   }
 }
 
@@ -516,6 +741,20 @@ TEST(ParamsInit, IsDenseWithEveryOptionOff) {
   EXPECT_EQ(p.causal, 0);
   ASSERT_EQ(fovea_params_init(&p, sizeof p, 1, 1, 1, 1, 1, 0, 1), FOVEA_OK);
   EXPECT_EQ(p.scale, 1.f);
+}
+
+// No tensor has an element: nothing can be too large.
+TEST(ParamsInit, AllowsAnySizesBesideOneOfZero) {
+  for (int64_t zero = 0; zero < 3; ++zero) {
+    fovea_params p = params_of(zero == 0 ? 0 : 2, zero == 1 ? 0 : kHuge, kHuge, zero == 2 ? 0 : kHuge, zero == 2 ? 0 : kHuge,
+                               zero ? 0 : 3, zero ? 0 : 5);
+    for (const fovea_tensor &t : {p.q, p.k, p.v, p.out, p.weights})
+      for (int64_t stride : t.stride) EXPECT_GE(stride, 0);
+    fovea_context *context;
+    ASSERT_EQ(fovea_context_create(nullptr, &context), FOVEA_OK);
+    EXPECT_EQ(fovea_forward(context, &p, nullptr, 0), FOVEA_OK) << fovea_last_error();
+    fovea_context_destroy(context);
+  }
 }
 
 TEST(ParamsInit, WritesNothingWhenItFails) {
@@ -823,6 +1062,28 @@ TEST_F(Api, ExplanationIsCutLikeSnprintf) {
   }
 }
 
+TEST_F(Api, ExplainsWhichFeaturesAreInUse) {
+  using List = std::vector<std::string>;
+  const auto features = [&](auto change) {
+    fovea_params p = params_of(2, 4, 2, 3, 5, 6, 7);
+    change(p);
+    return nlohmann::json::parse(explain(context, &p)).at("features").get<List>();
+  };
+  EXPECT_EQ(features([](auto &) {}), List());
+  EXPECT_EQ(features([](auto &p) { p.causal = 1, p.align = 1; }), List{"causal"});
+  EXPECT_EQ(features([](auto &p) { p.window_right = 1, p.align = 1; }), List{"window_right"});
+  EXPECT_EQ(features([&](auto &p) {
+              const float *floats = forbidden.at(0);
+              const int32_t *ints = reinterpret_cast<const int32_t *>(floats);
+              p.window_left = 1, p.align = 2, p.softcap = 5;
+              p.seqlens_q = ints, p.cu_seqlens_kv = ints;
+              p.alibi_slopes = p.sinks = floats;
+              add_mask(p, forbidden, FOVEA_BF16);
+              p.score = score_nothing, p.score_mode = FOVEA_SCORE_REPLACE;
+            }),
+            (List{"window_left", "seqlens_q", "cu_seqlens_kv", "softcap", "alibi_slopes", "mask", "sinks", "score"}));
+}
+
 TEST_F(Api, WorkspaceSizeDependsOnNoPointer) {
   fovea_params p = params_of(1, 1, 1, 1, 8, 4, 0);
   size_t without = 0, with = 0;
@@ -841,6 +1102,55 @@ TEST_F(Api, DefaultScaleIsThatOfRoundingToNearest) {
   const int raised = std::fetestexcept(FE_ALL_EXCEPT);
   std::fesetround(FE_TONEAREST);
   EXPECT_EQ(scale, upward);
+  EXPECT_EQ(raised, 0);
+}
+
+std::vector<float> alibi_slopes(int64_t heads) {
+  std::vector<float> slopes(size_t(heads), kCanary);
+  EXPECT_EQ(fovea_alibi_slopes(heads, slopes.data()), FOVEA_OK) << fovea_last_error();
+  return slopes;
+}
+
+TEST(AlibiSlopes, ArePowersOfTwoForAPowerOfTwoOfHeads) {
+  EXPECT_EQ(alibi_slopes(1), (std::vector<float>{1.f / 256}));
+  EXPECT_EQ(alibi_slopes(2), (std::vector<float>{1.f / 16, 1.f / 256}));
+  EXPECT_EQ(alibi_slopes(8), (std::vector<float>{0.5f, 0.25f, 0.125f, 0.0625f, 0.03125f, 0.015625f, 0.0078125f, 0.00390625f}));
+  const std::vector<float> of_64 = alibi_slopes(64);
+  for (size_t h = 0; h < 64; ++h) EXPECT_EQ(of_64[h], float(std::pow(2.0, -double(h + 1) / 8))) << h;
+}
+
+TEST(AlibiSlopes, InterleaveThoseOfTheNextPowerOfTwo) {
+  const std::vector<float> of_12 = alibi_slopes(12), of_16 = alibi_slopes(16), of_8 = alibi_slopes(8);
+  const float last[] = {0.707107f, 0.353553f, 0.176777f, 0.088388f};
+  for (size_t h = 0; h < 8; ++h) EXPECT_EQ(of_12[h], of_8[h]);
+  for (size_t h = 0; h < 4; ++h) {
+    EXPECT_NEAR(of_12[8 + h], last[h], 5e-7);
+    EXPECT_EQ(of_12[8 + h], of_16[2 * h]);
+  }
+  EXPECT_EQ(alibi_slopes(3), (std::vector<float>{1.f / 16, 1.f / 256, 0.25f}));
+  EXPECT_EQ(alibi_slopes(6), (std::vector<float>{0.25f, 0.0625f, 0.015625f, 0.00390625f, 0.5f, 0.125f}));
+}
+
+TEST(AlibiSlopes, NameWrongArguments) {
+  float slope = kCanary;
+  EXPECT_EQ(fovea_alibi_slopes(-1, &slope), FOVEA_ERR_INVALID_SIZE);
+  EXPECT_STREQ(fovea_last_error(), "heads: -1 is negative");
+  EXPECT_EQ(fovea_alibi_slopes(1, nullptr), FOVEA_ERR_NULL_POINTER);
+  EXPECT_STREQ(fovea_last_error(), "slopes: must not be NULL");
+  EXPECT_EQ(fovea_alibi_slopes(0, nullptr), FOVEA_OK);
+  EXPECT_EQ(fovea_alibi_slopes(0, &slope), FOVEA_OK);
+  EXPECT_EQ(slope, kCanary);
+}
+
+TEST(AlibiSlopes, AreTheSameWhateverTheRounding) {
+  const std::vector<float> nearest = alibi_slopes(12);
+  ASSERT_EQ(std::fesetround(FE_UPWARD), 0);
+  std::feclearexcept(FE_ALL_EXCEPT);
+  std::vector<float> upward(12);
+  fovea_alibi_slopes(12, upward.data());
+  const int raised = std::fetestexcept(FE_ALL_EXCEPT);
+  std::fesetround(FE_TONEAREST);
+  EXPECT_EQ(upward, nearest);
   EXPECT_EQ(raised, 0);
 }
 

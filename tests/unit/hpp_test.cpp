@@ -44,6 +44,68 @@ TEST(Veneer, TakesStrides) {
   EXPECT_EQ(call.lse, output);
 }
 
+TEST(Veneer, SetsWhatShapesTheScores) {
+  const std::vector<float> numbers(4);
+  const std::vector<int32_t> queries = {3, 2}, keys = {5, 0};
+  const bool boolean[1] = {true};
+  fovea::Params call({2, 4, 2, 3, 5, 6, 7});
+  call.with_softcap(30).with_window(-1, 4, FOVEA_ALIGN_TOP_LEFT).with_sinks(numbers.data());
+  EXPECT_EQ(call.softcap, 30);
+  EXPECT_EQ(call.window_left, -1);
+  EXPECT_EQ(call.window_right, 4);
+  EXPECT_EQ(call.align, FOVEA_ALIGN_TOP_LEFT);
+  EXPECT_EQ(call.sinks, numbers.data());
+  call.with_alibi(numbers.data(), FOVEA_ALIGN_BOTTOM_RIGHT);
+  EXPECT_EQ(call.alibi_slopes, numbers.data());
+  EXPECT_EQ(call.align, FOVEA_ALIGN_BOTTOM_RIGHT);
+
+  call.with_mask(boolean, {0, 1, 2, 3});
+  EXPECT_EQ(call.mask.data, boolean);
+  EXPECT_EQ(call.mask.dtype, FOVEA_BOOL);
+  for (int64_t a = 0; a < 4; ++a) EXPECT_EQ(call.mask.stride[a], a);
+  call.with_mask(numbers.data(), {4, 5, 6, 7});
+  EXPECT_EQ(call.mask.data, numbers.data());
+  EXPECT_EQ(call.mask.dtype, FOVEA_F32);
+  for (int64_t a = 0; a < 4; ++a) EXPECT_EQ(call.mask.stride[a], 4 + a);
+  call.with_mask(queries.data(), FOVEA_BF16, {});
+  EXPECT_EQ(call.mask.data, queries.data());
+  EXPECT_EQ(call.mask.dtype, FOVEA_BF16);
+
+  call.with_lengths(queries.data(), keys.data());
+  EXPECT_EQ(call.seqlens_q, queries.data());
+  EXPECT_EQ(call.seqlens_kv, keys.data());
+  call.with_lengths(nullptr, nullptr).with_offsets(keys.data(), queries.data());
+  EXPECT_EQ(call.seqlens_q, nullptr);
+  EXPECT_EQ(call.seqlens_kv, nullptr);
+  EXPECT_EQ(call.cu_seqlens_q, keys.data());
+  EXPECT_EQ(call.cu_seqlens_kv, queries.data());
+}
+
+TEST(Veneer, HandsTilesToAnyCallable) {
+  int64_t rows = 0;
+  auto counts = [&rows](const fovea_score_tile &tile) { rows += tile.rows; };
+  const auto writes = [](const fovea_score_tile &tile) { *tile.score = 7; };
+  float score = 0;
+  fovea_score_tile tile = {};
+  tile.score = &score;
+  tile.rows = 3;
+  fovea::Params call({1, 1, 1, 1, 1, 1, 1});
+  call.with_score(FOVEA_SCORE_MODIFY, counts);
+  EXPECT_EQ(call.score_mode, FOVEA_SCORE_MODIFY);
+  call.score(call.score_user, &tile);
+  call.score(call.score_user, &tile);
+  EXPECT_EQ(rows, 6);
+  call.with_score(FOVEA_SCORE_REPLACE, writes);
+  EXPECT_EQ(call.score_mode, FOVEA_SCORE_REPLACE);
+  call.score(call.score_user, &tile);
+  EXPECT_EQ(score, 7);
+}
+
+TEST(Veneer, MakesAlibiSlopes) {
+  EXPECT_EQ(fovea::alibi_slopes(4), (std::vector<float>{0.25f, 0.0625f, 0.015625f, 0.00390625f}));
+  EXPECT_THROW(fovea::alibi_slopes(-1), fovea::Error);
+}
+
 TEST(Veneer, ThrowsStatusAndText) {
   try {
     fovea::Params call({1, 3, 2, 1, 1, 1, 1});

@@ -12,6 +12,7 @@ namespace {
 Problem problem(int64_t batch, int64_t heads_kv, int64_t group, int64_t seq_q, int64_t seq_kv, int64_t dim_k, int64_t dim_v,
                 int64_t inner) {
   Problem p = {};
+  p.window_left = p.window_right = kUnbounded;
   p.batch = batch;
   p.heads_q = heads_kv * group;
   p.heads_kv = heads_kv;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cfloat>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -78,26 +80,42 @@ uint64_t element_count(const InputFile &file, const std::vector<int64_t> &shape,
   return count;
 }
 
-std::vector<float> read_numbers(InputFile &file, uint64_t count, uint64_t element_bytes, bool swap_bytes) {
-  std::vector<float> numbers(count);
-  if (element_bytes == sizeof(float) && !swap_bytes) {
-    file.read(numbers.data(), count * sizeof(float), "the data");
-    return numbers;
+enum class Number { kBool, kI32, kI64, kF16, kBF16, kF32, kF64 };
+
+struct NumberFormat {
+  Number number;
+  uint64_t bytes;
+  const char *npy;  // without the byte order; "" where the format has no such numbers
+  const char *safetensors;
+};
+constexpr NumberFormat kNumberFormats[] = {
+    {Number::kBool, 1, "b1", "BOOL"}, {Number::kI32, 4, "i4", "I32"}, {Number::kI64, 8, "i8", "I64"},
+    {Number::kF16, 2, "f2", "F16"},   {Number::kBF16, 2, "", "BF16"}, {Number::kF32, 4, "f4", "F32"},
+    {Number::kF64, 8, "f8", "F64"},
+};
+
+// What a reader takes, and how it calls that.
+struct Accepted {
+  std::vector<Number> numbers;
+  const char *names;
+};
+
+const NumberFormat *find_format(const Accepted &accepted, const char *NumberFormat::*name, const std::string &wanted) {
+  for (const NumberFormat &format : kNumberFormats) {
+    if (wanted.empty() || wanted != format.*name) continue;
+    const auto &numbers = accepted.numbers;
+    return std::find(numbers.begin(), numbers.end(), format.number) != numbers.end() ? &format : nullptr;
   }
-  std::string raw = file.read_text(count * element_bytes, "the data");
-  for (uint64_t i = 0; i < count; ++i) {
-    char *element = raw.data() + i * element_bytes;
-    if (swap_bytes) std::reverse(element, element + element_bytes);
-    if (element_bytes == sizeof(float)) {
-      std::memcpy(&numbers[i], element, sizeof(float));
-    } else {
-      double wide;
-      std::memcpy(&wide, element, sizeof wide);
-      numbers[i] = static_cast<float>(wide);
-    }
-  }
-  return numbers;
+  return nullptr;
 }
+
+// An array whose data comes next in its file.
+struct StoredArray {
+  std::vector<int64_t> shape;
+  NumberFormat format;
+  uint64_t count;
+  bool swapped, fortran_order;  // bytes of a number; axes, the first one innermost
+};
 
 // The header of an .npy file is a Python dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }.
 struct NpyHeader {
@@ -118,7 +136,7 @@ class NpyHeaderParser {
       const std::string key = string();
       expect(':');
       if (key == "descr") {
-        if (peek() != '\'' && peek() != '"') file_.fail("holds records; only arrays of float32 or float64 can be read");
+        if (peek() != '\'' && peek() != '"') file_.fail("holds records; only arrays of plain numbers can be read");
         header.descr = string();
         have_descr = true;
       } else if (key == "fortran_order") {
@@ -186,27 +204,40 @@ class NpyHeaderParser {
   size_t at_ = 0;
 };
 
-// From first-axis-innermost to last-axis-innermost.
-std::vector<float> from_fortran_order(const std::vector<float> &data, const std::vector<int64_t> &shape) {
-  std::vector<float> result(data.size());
-  std::vector<int64_t> index(shape.size(), 0);
-  std::vector<size_t> stride(shape.size(), 1);
-  for (size_t axis = 1; axis < shape.size(); ++axis) stride[axis] = stride[axis - 1] * static_cast<size_t>(shape[axis - 1]);
-  size_t from = 0;
-  for (float &value : result) {
-    value = data[from];
+// From first-axis-innermost to last-axis-innermost, elements of so many bytes.
+void from_fortran_order(const std::vector<int64_t> &shape, size_t element_bytes, const char *from, char *to, const char *to_end) {
+  std::vector<int64_t> index(shape.size(), 0), stride(shape.size(), static_cast<int64_t>(element_bytes));
+  for (size_t axis = 1; axis < shape.size(); ++axis) stride[axis] = stride[axis - 1] * shape[axis - 1];
+  for (; to != to_end; to += element_bytes) {
+    std::memcpy(to, from, element_bytes);
     for (size_t axis = shape.size(); axis-- > 0;) {
       from += stride[axis];
       if (++index[axis] < shape[axis]) break;
-      from -= stride[axis] * static_cast<size_t>(shape[axis]);
+      from -= stride[axis] * shape[axis];
       index[axis] = 0;
     }
   }
-  return result;
 }
 
-Array read_npy(const std::string &name) {
-  InputFile file(name);
+template <class T>
+std::vector<T> read_numbers(InputFile &file, const StoredArray &stored) {
+  std::vector<T> numbers(stored.count);
+  file.read(numbers.data(), stored.count * sizeof(T), "the data");
+  if (stored.swapped) {
+    for (T &number : numbers) {
+      char *bytes = reinterpret_cast<char *>(&number);
+      std::reverse(bytes, bytes + sizeof(T));
+    }
+  }
+  if (!stored.fortran_order || stored.count == 0) return numbers;
+  std::vector<T> ordered(numbers.size());
+  char *begin = reinterpret_cast<char *>(ordered.data());
+  from_fortran_order(stored.shape, sizeof(T), reinterpret_cast<const char *>(numbers.data()), begin,
+                     begin + ordered.size() * sizeof(T));
+  return ordered;
+}
+
+StoredArray find_npy(InputFile &file, const Accepted &accepted) {
   const std::string start = file.read_text(8, "the .npy header");
   if (start.compare(0, 6, kNpyMagic, 6) != 0) file.fail("not an .npy file");
   const int version = static_cast<unsigned char>(start[6]);
@@ -216,18 +247,14 @@ Array read_npy(const std::string &name) {
   const std::string text = file.read_text(header_bytes, "the .npy header");
   const NpyHeader header = NpyHeaderParser(file, text).parse();
 
-  const std::string type = header.descr.empty() ? "" : header.descr.substr(1);
   const char order = header.descr.empty() ? '\0' : header.descr[0];
-  if ((type != "f4" && type != "f8") || (order != '<' && order != '>')) {
-    file.fail("holds numbers of type '" + header.descr + "'; only float32 and float64 can be read");
+  const NumberFormat *format = header.descr.empty() ? nullptr : find_format(accepted, &NumberFormat::npy, header.descr.substr(1));
+  if (format == nullptr || !(order == '<' || order == '>' || (order == '|' && format->bytes == 1))) {
+    file.fail("holds numbers of type '" + header.descr + "'; only " + accepted.names + " can be read");
   }
-  const uint64_t element_bytes = type == "f4" ? sizeof(float) : sizeof(double);
-  const uint64_t count = element_count(file, header.shape, element_bytes, file.left());
-  if (file.left() != count * element_bytes) file.fail("goes on after the data that the shape announces");
-
-  Array array{header.shape, read_numbers(file, count, element_bytes, order == '>')};
-  if (header.fortran_order && count > 0) array.data = from_fortran_order(array.data, array.shape);
-  return array;
+  const uint64_t count = element_count(file, header.shape, format->bytes, file.left());
+  if (file.left() != count * format->bytes) file.fail("goes on after the data that the shape announces");
+  return {header.shape, *format, count, order == '>', header.fortran_order};
 }
 
 nlohmann::json read_safetensors_header(InputFile &file) {
@@ -241,8 +268,8 @@ nlohmann::json read_safetensors_header(InputFile &file) {
   return header;
 }
 
-Array read_safetensors(const ArrayPath &path, const std::string &default_tensor) {
-  InputFile file(path.file);
+StoredArray find_safetensors(InputFile &file, const ArrayPath &path, const std::string &default_tensor,
+                             const Accepted &accepted) {
   nlohmann::json header = read_safetensors_header(file);
   header.erase("__metadata__");
 
@@ -259,7 +286,7 @@ Array read_safetensors(const ArrayPath &path, const std::string &default_tensor)
   }
 
   std::string dtype;
-  Array array;
+  std::vector<int64_t> shape;
   std::vector<uint64_t> offsets;
   try {
     dtype = found->at("dtype").get<std::string>();
@@ -269,7 +296,7 @@ Array read_safetensors(const ArrayPath &path, const std::string &default_tensor)
     for (const nlohmann::json &size : found->at("shape")) {
       if (!size.is_number_unsigned() || size.get<uint64_t>() > INT64_MAX)
         file.fail("tensor '" + name + "': bad size in the shape");
-      array.shape.push_back(size.get<int64_t>());
+      shape.push_back(size.get<int64_t>());
     }
     for (const nlohmann::json &offset : found->at("data_offsets")) {
       if (!offset.is_number_unsigned()) file.fail("tensor '" + name + "': bad data offset");
@@ -278,18 +305,28 @@ Array read_safetensors(const ArrayPath &path, const std::string &default_tensor)
   } catch (const nlohmann::json::exception &) {
     file.fail("tensor '" + name + "': the description is malformed");
   }
-  if (dtype != "F32" && dtype != "F64") {
-    file.fail("tensor '" + name + "' holds numbers of type " + dtype + "; only F32 and F64 can be read");
+  const NumberFormat *format = find_format(accepted, &NumberFormat::safetensors, dtype);
+  if (format == nullptr) {
+    file.fail("tensor '" + name + "' holds numbers of type " + dtype + "; only " + accepted.names + " can be read");
   }
   if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > file.left()) {
     file.fail("tensor '" + name + "': the data lies outside the file");
   }
-  const uint64_t element_bytes = dtype == "F32" ? sizeof(float) : sizeof(double);
-  const uint64_t count = element_count(file, array.shape, element_bytes, offsets[1] - offsets[0]);
-  if (count * element_bytes != offsets[1] - offsets[0]) file.fail("tensor '" + name + "': shape and data differ in size");
+  const uint64_t count = element_count(file, shape, format->bytes, offsets[1] - offsets[0]);
+  if (count * format->bytes != offsets[1] - offsets[0]) file.fail("tensor '" + name + "': shape and data differ in size");
   file.skip(offsets[0], "the data");
-  array.data = read_numbers(file, count, element_bytes, /*swap_bytes=*/false);
-  return array;
+  return {shape, *format, count, /*swapped=*/false, /*fortran_order=*/false};
+}
+
+// Finds the array; read_numbers() of the same file then reads it.
+StoredArray find_array(InputFile &file, const ArrayPath &path, const std::string &default_tensor, const Accepted &accepted) {
+  return path.safetensors ? find_safetensors(file, path, default_tensor, accepted) : find_npy(file, accepted);
+}
+
+template <class T>
+std::vector<unsigned char> bytes_of(const std::vector<T> &numbers) {
+  const auto *bytes = reinterpret_cast<const unsigned char *>(numbers.data());
+  return std::vector<unsigned char>(bytes, bytes + numbers.size() * sizeof(T));
 }
 
 std::string npy_header(const Array &array) {
@@ -321,7 +358,42 @@ ArrayPath::ArrayPath(const std::string &text) : file(text) {
 }
 
 Array read_array(const ArrayPath &path, const std::string &default_tensor) {
-  return path.safetensors ? read_safetensors(path, default_tensor) : read_npy(path.file);
+  InputFile file(path.file);
+  const StoredArray stored = find_array(file, path, default_tensor, {{Number::kF32, Number::kF64}, "float32 and float64"});
+  if (stored.format.number == Number::kF32) return {stored.shape, read_numbers<float>(file, stored)};
+  const std::vector<double> wide = read_numbers<double>(file, stored);
+  return {stored.shape, std::vector<float>(wide.begin(), wide.end())};
+}
+
+Mask read_mask(const ArrayPath &path, const std::string &default_tensor) {
+  InputFile file(path.file);
+  const StoredArray stored = find_array(
+      file, path, default_tensor,
+      {{Number::kBool, Number::kF16, Number::kBF16, Number::kF32, Number::kF64}, "bool, float16, bfloat16, float32 and float64"});
+  switch (stored.format.number) {
+    case Number::kBool: return {stored.shape, FOVEA_BOOL, read_numbers<unsigned char>(file, stored)};
+    case Number::kF16: return {stored.shape, FOVEA_F16, bytes_of(read_numbers<uint16_t>(file, stored))};
+    case Number::kBF16: return {stored.shape, FOVEA_BF16, bytes_of(read_numbers<uint16_t>(file, stored))};
+    case Number::kF32: return {stored.shape, FOVEA_F32, bytes_of(read_numbers<float>(file, stored))};
+    default: break;
+  }
+  std::vector<float> numbers;
+  for (const double wide : read_numbers<double>(file, stored)) {
+    numbers.push_back(static_cast<float>(std::isfinite(wide) ? std::clamp<double>(wide, -FLT_MAX, FLT_MAX) : wide));
+  }
+  return {stored.shape, FOVEA_F32, bytes_of(numbers)};
+}
+
+Integers read_integers(const ArrayPath &path, const std::string &default_tensor) {
+  InputFile file(path.file);
+  const StoredArray stored = find_array(file, path, default_tensor, {{Number::kI32, Number::kI64}, "int32 and int64"});
+  if (stored.format.number == Number::kI32) return {stored.shape, read_numbers<int32_t>(file, stored)};
+  Integers integers{stored.shape, {}};
+  for (const int64_t wide : read_numbers<int64_t>(file, stored)) {
+    if (wide < INT32_MIN || wide > INT32_MAX) file.fail("holds " + std::to_string(wide) + ", which is not a number of 32 bits");
+    integers.data.push_back(static_cast<int32_t>(wide));
+  }
+  return integers;
 }
 
 nlohmann::json safetensors_metadata(const std::string &name) {

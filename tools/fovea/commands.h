@@ -6,8 +6,9 @@
 #include <nlohmann/json_fwd.hpp>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
-#include "fovea/fovea.h"
+#include "fovea/fovea.hpp"
 
 namespace fovea::tools {
 
@@ -50,10 +51,17 @@ ContextPtr make_context(const ContextOptions &options);
 // On standard output. Bytes of file names that are not UTF-8 are replaced.
 void print_json(const nlohmann::ordered_json &report);
 
+// "" where this process may still take so many bytes of memory, else a text that says what is needed and what there is.
+std::string memory_refusal(double bytes);
+
 // Throws InputError with fovea_last_error().
 void require_ok(fovea_status status);
 
-fovea_params default_params(int64_t batch, int64_t heads_q, int64_t heads_kv, int64_t seq_q, int64_t seq_kv, int64_t dim_k,
-                            int64_t dim_v);
+// Never null, which would mean an absent tensor, not even where there are no numbers.
+float *address(const std::vector<float> &numbers);
+
+// A call on dense tensors with every option at its default.
+fovea_params dense_call(const Sizes &sizes, const std::vector<float> &q, const std::vector<float> &k, const std::vector<float> &v,
+                        std::vector<float> &out);
 
 }  // namespace fovea::tools

@@ -51,10 +51,20 @@ ContextPtr make_context(const ContextOptions &options) {
   return ContextPtr(context);
 }
 
-fovea_params default_params(int64_t batch, int64_t heads_q, int64_t heads_kv, int64_t seq_q, int64_t seq_kv, int64_t dim_k,
-                            int64_t dim_v) {
+float *address(const std::vector<float> &numbers) {
+  static float nothing;
+  return numbers.empty() ? &nothing : const_cast<float *>(numbers.data());
+}
+
+fovea_params dense_call(const Sizes &sizes, const std::vector<float> &q, const std::vector<float> &k, const std::vector<float> &v,
+                        std::vector<float> &out) {
   fovea_params params;
-  require_ok(fovea_params_init(&params, sizeof params, batch, heads_q, heads_kv, seq_q, seq_kv, dim_k, dim_v));
+  require_ok(fovea_params_init(&params, sizeof params, sizes.batch, sizes.heads_q, sizes.heads_kv, sizes.seq_q, sizes.seq_kv,
+                               sizes.dim_k, sizes.dim_v));
+  params.q.data = address(q);
+  params.k.data = address(k);
+  params.v.data = address(v);
+  params.out.data = address(out);
   return params;
 }
 

@@ -65,15 +65,10 @@ struct Softmax {
 };
 
 // The softmax of the scores, by the library.
-Softmax softmax(const fovea_context *context, std::vector<float> &q, std::vector<float> &k, float scale) {
-  fovea_params params = default_params(1, 1, 1, 1, kKeys, kDim, 1);
-  std::vector<float> v(kKeys, 1), weights(kKeys);  // values of 1: the output is the sum of the weights
-  float out = 0;
-  params.q.data = q.data();
-  params.k.data = k.data();
-  params.v.data = v.data();
-  params.out.data = &out;
-  params.weights.data = weights.data();
+Softmax softmax(const fovea_context *context, const std::vector<float> &q, const std::vector<float> &k, float scale) {
+  std::vector<float> v(kKeys, 1), weights(kKeys), out(1);  // values of 1: the output is the sum of the weights
+  fovea_params params = dense_call({1, 1, 1, 1, kKeys, kDim, 1}, q, k, v, out);
+  params.weights.data = address(weights);
   params.scale = scale;
   require_ok(fovea_forward(context, &params, nullptr, 0));
   const reference::Verdict verdict = reference::compare(params, reference::attention(params, /*want_weights=*/true));

@@ -16,16 +16,30 @@ FOVEA_INLINE typename Simd::Vector finite_reference(typename Simd::Vector max) {
   return Simd::select_less(max, Simd::set1(kLowest), Simd::set1(0.0f), max);
 }
 
+template <class Simd, int T>
+FOVEA_INLINE typename Simd::Vector maximum(const typename Simd::Vector (&s)[T]) {
+  static_assert((T & (T - 1)) == 0);
+  typename Simd::Vector most[T];
+  FOVEA_UNROLL
+  for (int r = 0; r < T; ++r) most[r] = s[r];
+  FOVEA_UNROLL
+  for (int n = T / 2; n > 0; n /= 2) {
+    FOVEA_UNROLL
+    for (int r = 0; r < n; ++r) most[r] = Simd::max(most[r], most[r + n]);
+  }
+  return most[0];
+}
+
 // A chain of additions loses up to a quarter of a unit roundoff per term, where the terms are alike and all round the same way; so
 // long sums are sums of shorter ones. So many dims of a score are summed before they are added to the rest.
 constexpr int64_t kDimRun = 64;
 constexpr int64_t kKeyRun = 64;  // likewise the keys of an output
 
-// acc[key][vector] = sum over dims. panel: [dim_k][NV * kLanes].
-template <class Simd, int NV>
+// acc[key][vector] = sum over dims, for T keys. panel: [dim_k][NV * kLanes].
+template <class Simd, int NV, int T>
 FOVEA_INLINE void multiply_keys(const float *k, int64_t k_stride, const float *panel, int64_t dim_k,
-                                typename Simd::Vector (&acc)[Simd::kKeyTile][NV]) {
-  constexpr int L = Simd::kLanes, T = Simd::kKeyTile;
+                                typename Simd::Vector (&acc)[T][NV]) {
+  constexpr int L = Simd::kLanes;
   alignas(64) float earlier[T * NV * L];
   for (int64_t begin = 0;; begin += kDimRun) {
     const int64_t end = begin + kDimRun < dim_k ? begin + kDimRun : dim_k;
@@ -61,52 +75,12 @@ FOVEA_INLINE void multiply_keys(const float *k, int64_t k_stride, const float *p
   }
 }
 
-// What is known of a tile before its scores are: every row permits all of its keys, and has its reference; no row has met a key in this
-// chunk yet, so references are found here; or every row has its reference, and permits only keys below its limit.
-enum class TileKind { kWhole, kFirst, kLimited };
-
-// Exponentials straight out of the accumulators. p: [key][NV * kLanes]. The sum of a tile is formed before it is added, which halves the
-// error and is free. kLimited: a row permits the
-// keys below its limit, the tile's first key being first_key.
-template <class Simd, int NV, TileKind kKind>
-__attribute__((noinline)) void exponentiate_tile(const float *k, int64_t k_stride, const float *panel, int64_t dim_k, float *max,
-                                                 float *sum, float *p, const float *limit, float first_key) {
-  constexpr int L = Simd::kLanes;
-  typename Simd::Vector acc[Simd::kKeyTile][NV];
-  multiply_keys<Simd, NV>(k, k_stride, panel, dim_k, acc);
-  FOVEA_UNROLL
-  for (int v = 0; v < NV; ++v) {
-    if constexpr (kKind == TileKind::kLimited) {
-      const auto permitted = Simd::sub(Simd::load(limit + v * L), Simd::set1(first_key));
-      FOVEA_UNROLL
-      for (int r = 0; r < Simd::kKeyTile; ++r)
-        acc[r][v] = Simd::select_less(Simd::set1(static_cast<float>(r)), permitted, acc[r][v], Simd::set1(kNoKeys));
-    }
-    auto reference = Simd::load(max + v * L);
-    if constexpr (kKind == TileKind::kFirst) {
-      FOVEA_UNROLL
-      for (int r = 0; r < Simd::kKeyTile; ++r) reference = Simd::max(reference, acc[r][v]);
-      Simd::store(max + v * L, reference);
-      reference = finite_reference<Simd>(reference);
-    }
-    auto tile_sum = Simd::exp2(Simd::sub(acc[0][v], reference));
-    Simd::store(p + v * L, tile_sum);
-    FOVEA_UNROLL
-    for (int r = 1; r < Simd::kKeyTile; ++r) {
-      const auto e = Simd::exp2(Simd::sub(acc[r][v], reference));
-      Simd::store(p + (r * NV + v) * L, e);
-      tile_sum = Simd::add(tile_sum, e);
-    }
-    Simd::store(sum + v * L, Simd::add(Simd::load(sum + v * L), tile_sum));
-  }
-}
-
-// The same tile as plain scores.
+// The scores of a tile, as they are.
 template <class Simd, int NV>
 __attribute__((noinline)) void score_tile(const float *k, int64_t k_stride, const float *panel, int64_t dim_k, float *score) {
   constexpr int L = Simd::kLanes;
   typename Simd::Vector acc[Simd::kKeyTile][NV];
-  multiply_keys<Simd, NV>(k, k_stride, panel, dim_k, acc);
+  multiply_keys<Simd, NV, Simd::kKeyTile>(k, k_stride, panel, dim_k, acc);
   FOVEA_UNROLL
   for (int r = 0; r < Simd::kKeyTile; ++r) {
     FOVEA_UNROLL
@@ -115,13 +89,13 @@ __attribute__((noinline)) void score_tile(const float *k, int64_t k_stride, cons
 }
 
 // Few rows would leave most lanes empty; here the dims are in the lanes. rows: [row][padded_dim(dim_k)], zero behind dim_k.
-// Fills score[key][lane] for keys [0, keys), lanes behind the last row repeating it.
+// Fills score[key][lane] for kKeyTile keys, of which only [first, end) are read; lanes behind the last row repeat it.
 template <class Simd>
 constexpr int64_t padded_dim(int64_t dim_k) {
   return (dim_k + Simd::kLanes - 1) / Simd::kLanes * Simd::kLanes;
 }
 template <class Simd>
-__attribute__((noinline)) void score_tile_by_dims(const float *k, int64_t k_stride, int64_t keys, const float *rows,
+__attribute__((noinline)) void score_tile_by_dims(const float *k, int64_t k_stride, int64_t first, int64_t end, const float *rows,
                                                   int64_t row_count, int64_t dim_k, float *score) {
   constexpr int L = Simd::kLanes;
   const int64_t whole = dim_k / L * L;
@@ -131,9 +105,9 @@ __attribute__((noinline)) void score_tile_by_dims(const float *k, int64_t k_stri
     typename Simd::Vector acc[kKeyTile], earlier[kKeyTile];
     FOVEA_UNROLL
     for (int j = 0; j < kKeyTile; ++j) acc[j] = earlier[j] = Simd::set1(0.0f);
-    // A tile that is not full reads its last key again.
+    // A tile that is not full reads its first or last key again.
     const float *key[kKeyTile];
-    for (int64_t j = 0; j < kKeyTile; ++j) key[j] = k + (j < keys ? j : keys - 1) * k_stride;
+    for (int64_t j = 0; j < kKeyTile; ++j) key[j] = k + (j < first ? first : j < end ? j : end - 1) * k_stride;
     for (int64_t begin = 0; begin < whole; begin += kDimRun * L) {
       FOVEA_UNROLL
       for (int j = 0; j < kKeyTile; ++j) {

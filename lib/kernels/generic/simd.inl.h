@@ -3,16 +3,17 @@
 //
 //   Vector, kLanes                      a vector of floats
 //   kPanelVectors, kKeyTile             tile of scores: kKeyTile keys x kPanelVectors vectors of queries, one accumulator each
-//   kCausalPanelVectors                 of panels of a causal call
+//   kWindowPanelVectors                 of panels of a call with a window (causal is one)
 //   kValueVectors, value_rows(w)        tile of outputs: value_rows(w) rows x w <= kValueVectors vectors of value dims
-//   clamp, exponent_bits                for exp2_by_exponent_bits() below
-//   load, store, set1, add, sub, mul, div, fma(a, b, c) = a * b + c, max, select_less(a, b, x, y) = a < b ? x : y
+//   clamp(t, low, high)                 NaN stays NaN
+//   exponent_bits(biased)               the low bits of its lanes shifted into the exponent: 2^n from n + 127
+//   load, store, set1, add, sub, mul, div, fma(a, b, c) = a * b + c, abs, max, select_less(a, b, x, y) = a < b ? x : y
 //   sum(a)                              over the lanes
 //   all_less(a, b), all_finite(a)       over all lanes; false where a lane is NaN
 //   exp2(t)                             relative error <= 2^-22, exactly 1 at 0, exactly 0 where 2^t is below FLT_MIN, inf above
 //                                       FLT_MAX, NaN for NaN
 //   Tail, tail(n), load_tail, store_tail   the first n < kLanes elements; nothing behind them is touched, other lanes load as 0
-//   load_columns(row, d, x)             x[i] = row[lane][d + i] lane by lane, for i < kColumns
+//   load_columns(row, d, x)             x[i] = row[lane][d + i] lane by lane, for i < kColumns; for i < kMostColumns too
 //
 // Every function here has internal linkage or lies in a namespace of the level: see docs/architecture.md for why.
 #pragma once
@@ -28,32 +29,47 @@
 namespace fovea::FOVEA_LEVEL {
 namespace {
 
-constexpr int kColumns = 4;  // what load_columns() transposes at a time: the floats of 128 bits
+constexpr int kColumns = 4;  // what load_columns() transposes at least: the floats of 128 bits
 
 // 2^f on [-1/2, 1/2] and on [0, 1): minimax in relative error (9.1e-8 and 8.2e-8) among the polynomials of degree 5 with constant
 // term 1, so that 2^0 is exact and equal scores get equal weights. tools/exp2_polynomial.py derives them.
 constexpr float kExp2Centred[5] = {0x1.62e42ap-1f, 0x1.ebf9bcp-3f, 0x1.c6b752p-5f, 0x1.3cea88p-7f, 0x1.5bba14p-10f};
 constexpr float kExp2Unit[5] = {0x1.62e4bap-1f, 0x1.ebdb56p-3f, 0x1.c91cf0p-5f, 0x1.277824p-7f, 0x1.e975aap-10f};
 
+// (2^f - 1) / f
 template <class Simd>
-FOVEA_INLINE typename Simd::Vector exp2_polynomial(typename Simd::Vector f, const float (&c)[5]) {
+FOVEA_INLINE typename Simd::Vector exp2_slope(typename Simd::Vector f, const float (&c)[5]) {
   auto p = Simd::fma(f, Simd::set1(c[4]), Simd::set1(c[3]));
   p = Simd::fma(p, f, Simd::set1(c[2]));
   p = Simd::fma(p, f, Simd::set1(c[1]));
-  p = Simd::fma(p, f, Simd::set1(c[0]));
-  return Simd::fma(p, f, Simd::set1(1.0f));
+  return Simd::fma(p, f, Simd::set1(c[0]));
+}
+template <class Simd>
+FOVEA_INLINE typename Simd::Vector exp2_polynomial(typename Simd::Vector f, const float (&c)[5]) {
+  return Simd::fma(exp2_slope<Simd>(f, c), f, Simd::set1(1.0f));
 }
 
 // 2^t where the instruction set has no help for it: t is split into a whole number n and f in [-1/2, 1/2] by adding a number so
 // large that its last bit is worth 1. The exponent field of 2^n is n + 127, which is left in the low bits of that sum: Simd's
 // exponent_bits() shifts them up. Below -126.5 n becomes -127, whose field is that of 0; above 127.5 it becomes that of infinity.
+constexpr float kRound = 12582912.0f + 127.0f;  // 1.5 * 2^23 + exponent bias
 template <class Simd>
 FOVEA_INLINE typename Simd::Vector exp2_by_exponent_bits(typename Simd::Vector t) {
-  constexpr float kRound = 12582912.0f + 127.0f;  // 1.5 * 2^23 + exponent bias
   t = Simd::clamp(t, -127.0f, 128.0f);
   const auto biased = Simd::add(t, Simd::set1(kRound));
   const auto f = Simd::sub(t, Simd::sub(biased, Simd::set1(kRound)));
   return Simd::mul(exp2_polynomial<Simd>(f, kExp2Centred), Simd::exponent_bits(biased));
+}
+
+// tanh(x) from t = 2 * log2(e) * x, as e / (e + 2) with e = 2^t - 1, which is formed without cancellation. Beyond 2^30 it is 1.
+template <class Simd>
+FOVEA_INLINE typename Simd::Vector tanh_of_log2(typename Simd::Vector t) {
+  t = Simd::clamp(t, -30.0f, 30.0f);
+  const auto biased = Simd::add(t, Simd::set1(kRound)), one = Simd::set1(1.0f);
+  const auto f = Simd::sub(t, Simd::sub(biased, Simd::set1(kRound)));
+  const auto power = Simd::exponent_bits(biased);
+  const auto e = Simd::fma(power, Simd::mul(exp2_slope<Simd>(f, kExp2Centred), f), Simd::sub(power, one));
+  return Simd::div(e, Simd::add(e, Simd::set1(2.0f)));
 }
 
 #ifdef FOVEA_XSIMD_ARCH
@@ -68,6 +84,7 @@ struct XsimdVector {
   static FOVEA_INLINE Vector sub(Vector a, Vector b) { return a - b; }
   static FOVEA_INLINE Vector mul(Vector a, Vector b) { return a * b; }
   static FOVEA_INLINE Vector div(Vector a, Vector b) { return a / b; }
+  static FOVEA_INLINE Vector abs(Vector a) { return xsimd::abs(a); }
   static FOVEA_INLINE Vector max(Vector a, Vector b) { return xsimd::max(a, b); }
   static FOVEA_INLINE Vector select_less(Vector a, Vector b, Vector x, Vector y) { return xsimd::select(a < b, x, y); }
   static FOVEA_INLINE bool all_less(Vector a, Vector b) { return xsimd::all(a < b); }

@@ -4,7 +4,7 @@
 // tile of kKeyTile keys (by absolute index) of the chunk that holds one. Softmax is the same for any reference; all it has to do is
 // keep the exponentials in range. Where a row's sum passes kSumLimit, the block is done again with the true maximum for that row.
 #pragma once
-#include "kernels/generic/score.inl.h"
+#include "kernels/generic/shape.inl.h"
 
 namespace fovea::FOVEA_LEVEL {
 namespace {
@@ -12,6 +12,9 @@ namespace {
 // Ordinary rows stay far below it (equal scores sum to the number of keys), and what stays below it in each of 64 chunks keeps P * V
 // finite for values up to FLT_MAX / 2^26.
 constexpr float kSumLimit = 0x1p20f;
+constexpr double kLn2 = 0x1.62e42fefa39efp-1;
+constexpr float kSureToPass = 21.0f;           // log2 of kSumLimit, and one more
+constexpr float kRiseMargin = 10.0f;  // half of log2 of kSumLimit: what is expected may be missed by as much, either way
 constexpr float kSmallest = 1.175494351e-38f;  // FLT_MIN: less than this is a sum over no keys; others are at least 1
 
 // State of the rows of a panel; row r is lane r % kLanes of vector r / kLanes.
@@ -21,10 +24,11 @@ struct SoftmaxState {
   alignas(64) float max[kRows], sum[kRows], sum_low[kRows];  // over the folded chunks; low: what rounding left of the sum
   alignas(64) float chunk_max[kRows];                        // of the current chunk: the reference
   alignas(64) float chunk_sum[kRows], chunk_low[kRows];
-  alignas(64) float run_sum[kRows];            // of the last run of keys, not yet in chunk_sum
-  alignas(64) float keep[kRows], take[kRows];  // of the last fold: factors of what was there and of the chunk
-  alignas(64) float divide[kRows];             // sum, or 1 where the row is empty
-  alignas(64) float limit[kRows];              // keys that the row permits, counted from the current block's start
+  alignas(64) float run_sum[kRows];              // of the last run of keys, not yet in chunk_sum
+  alignas(64) float keep[kRows], take[kRows];    // of the last fold: factors of what was there and of the chunk
+  alignas(64) float divide[kRows];               // sum, or 1 where the row is empty, with the sink
+  alignas(64) float unit[kRows];                 // of divide, where there are sinks
+  alignas(64) float begin[kRows], limit[kRows];  // the row's window, counted from the current block's start
 };
 
 template <class Simd>
@@ -62,14 +66,15 @@ FOVEA_INLINE void end_run(SoftmaxState<Simd> &state, int vectors) {
   }
 }
 
-// What a chunk has summed before a block, should the block have to be done again.
+// A chunk as it was before a block, should the block have to be done again.
 template <class Simd>
-struct ChunkSums {
-  alignas(64) float sum[SoftmaxState<Simd>::kRows], low[SoftmaxState<Simd>::kRows];
+struct ChunkState {
+  alignas(64) float max[SoftmaxState<Simd>::kRows], sum[SoftmaxState<Simd>::kRows], low[SoftmaxState<Simd>::kRows];
 };
 template <class Simd>
-FOVEA_INLINE void save_sums(const SoftmaxState<Simd> &state, int vectors, ChunkSums<Simd> &saved) {
+FOVEA_INLINE void save_chunk(const SoftmaxState<Simd> &state, int vectors, ChunkState<Simd> &saved) {
   for (int i = 0; i < vectors * Simd::kLanes; i += Simd::kLanes) {
+    Simd::store(saved.max + i, Simd::load(state.chunk_max + i));
     Simd::store(saved.sum + i, Simd::load(state.chunk_sum + i));
     Simd::store(saved.low + i, Simd::load(state.chunk_low + i));
   }
@@ -80,95 +85,168 @@ FOVEA_INLINE typename Simd::Vector chunk_total(const SoftmaxState<Simd> &state, 
   return Simd::add(Simd::load(state.chunk_sum + i), Simd::load(state.chunk_low + i));
 }
 
+// Rows whose window misses the block need none.
 template <class Simd>
 FOVEA_INLINE bool every_row_has_reference(const SoftmaxState<Simd> &state, int vectors) {
   bool all = true;
-  for (int i = 0; i < vectors * Simd::kLanes; i += Simd::kLanes)
-    all &= Simd::all_less(Simd::set1(kNoKeys), Simd::load(state.chunk_max + i));
-  return all;
-}
-
-template <class Simd>
-FOVEA_INLINE bool sums_in_range(const SoftmaxState<Simd> &state, int vectors) {
-  bool all = true;
-  for (int i = 0; i < vectors * Simd::kLanes; i += Simd::kLanes)
-    all &= Simd::all_less(Simd::load(state.chunk_sum + i), Simd::set1(kSumLimit));
-  return all;
-}
-
-// Scores of excluded keys in a tile become -inf. key: index of the tile's first key from the block's start.
-template <class Simd>
-FOVEA_INLINE void exclude_keys(float *score, int64_t key, const SoftmaxState<Simd> &state, int vectors) {
-  const int width = vectors * Simd::kLanes;
-  for (int i = 0; i < width; i += Simd::kLanes) {
-    const auto limit = Simd::load(state.limit + i);
-    for (int r = 0; r < kKeyTile; ++r) {
-      float *s = score + r * width + i;
-      Simd::store(s, Simd::select_less(Simd::set1(static_cast<float>(key + r)), limit, Simd::load(s), Simd::set1(kNoKeys)));
-    }
+  for (int i = 0; i < vectors * Simd::kLanes; i += Simd::kLanes) {
+    const auto needed = Simd::select_less(Simd::load(state.begin + i), Simd::load(state.limit + i),
+                                          Simd::load(state.chunk_max + i), Simd::set1(0.0f));
+    all &= Simd::all_less(Simd::set1(kNoKeys), needed);
   }
+  return all;
 }
 
-// max over the kKeyTile scores of each row of lane vector i, and over `max`.
+// How a row's sum may be out of range. It is too small, and so were weights lost that are above FLT_MIN, where a reference above all
+// scores was expected to be met. The bits of a row that is
+// NaN do not matter: only a number is out of range.
 template <class Simd>
-FOVEA_INLINE typename Simd::Vector tile_maximum(const float *score, int width, typename Simd::Vector max) {
-  for (int r = 0; r < kKeyTile; ++r) max = Simd::max(max, Simd::load(score + r * width));
-  return max;
+FOVEA_INLINE typename Simd::Vector sum_too_large(const SoftmaxState<Simd> &state, int i) {
+  return Simd::select_less(Simd::set1(kSumLimit), Simd::load(state.chunk_sum + i), Simd::set1(1.0f), Simd::set1(0.0f));
+}
+template <class Simd>
+FOVEA_INLINE typename Simd::Vector sum_too_small(const SoftmaxState<Simd> &state, int i) {
+  const auto zero = Simd::set1(0.0f);
+  const auto small = Simd::select_less(Simd::load(state.chunk_sum + i), Simd::set1(1.0f), Simd::set1(1.0f), zero);
+  return Simd::select_less(Simd::set1(kNoKeys), Simd::load(state.chunk_max + i), small, zero);
+}
+template <class Simd>
+FOVEA_INLINE bool sums_in_range(const SoftmaxState<Simd> &state, int vectors, bool may_be_small) {
+  bool all = true;
+  for (int i = 0; i < vectors * Simd::kLanes; i += Simd::kLanes) {
+    all &= Simd::all_less(sum_too_large(state, i), Simd::set1(1.0f));
+    if (may_be_small) all &= Simd::all_less(sum_too_small(state, i), Simd::set1(1.0f));
+  }
+  return all;
 }
 
-// Scores of a tile become exponentials and join the sums of the run, in the order of exponentiate_tile().
+// Rows that meet their first key here take their reference from it. rise: how much higher than here scores are to be expected; null: no
+// higher. Adds 1 to `beyond` where a row's sum is sure to pass kSumLimit: a score so far above the reference has an exponential beyond it,
+// however rounded.
+template <class Simd, int T>
+FOVEA_INLINE void take_reference(const typename Simd::Vector (&s)[T], const float *rise, typename Simd::Vector &reference,
+                                 typename Simd::Vector &beyond) {
+  const auto here = maximum<Simd, T>(s);
+  const auto expected = rise ? Simd::add(here, Simd::load(rise)) : here;
+  reference = Simd::select_less(reference, Simd::set1(kLowest), expected, reference);
+  const auto passes = Simd::add(reference, Simd::set1(kSureToPass));
+  beyond = Simd::add(beyond, Simd::select_less(passes, here, Simd::set1(1.0f), Simd::set1(0.0f)));
+}
+
+// Scores become exponentials, and join the sum of the run.
+template <class Simd, int T>
+FOVEA_INLINE void exponentiate_vector(const typename Simd::Vector (&s)[T], typename Simd::Vector reference, float *p,
+                                      int64_t p_stride, float *sum) {
+  auto tile_sum = Simd::exp2(Simd::sub(s[0], reference));
+  Simd::store(p, tile_sum);
+  FOVEA_UNROLL
+  for (int r = 1; r < T; ++r) {
+    const auto e = Simd::exp2(Simd::sub(s[r], reference));
+    Simd::store(p + r * p_stride, e);
+    tile_sum = Simd::add(tile_sum, e);
+  }
+  Simd::store(sum, Simd::add(Simd::load(sum), tile_sum));
+}
+
+// What is known of a tile before its scores are: every row permits all of its keys, and has its reference; no row has met a key in this
+// chunk yet, so references are found here; or nothing, scores may need work, and keys may be excluded.
+enum class TileKind { kWhole, kFirst, kWorked };
+
+// Exponentials straight out of the accumulators, for T keys. p: [key][NV * kLanes]. The sum of a tile is formed before it is added, which
+// halves the error and is free. Returns whether all sums may still be in range: see take_reference().
+template <class Simd, int NV, TileKind kKind, int T = Simd::kKeyTile>
+__attribute__((noinline)) bool exponentiate_tile(const float *k, int64_t k_stride, const float *panel, int64_t dim_k, float *max,
+                                                 float *sum, float *p, const TileWork<Simd> *work) {
+  constexpr int L = Simd::kLanes;
+  typename Simd::Vector acc[T][NV];
+  multiply_keys<Simd, NV, T>(k, k_stride, panel, dim_k, acc);
+  auto beyond = Simd::set1(0.0f);
+  FOVEA_UNROLL
+  for (int v = 0; v < NV; ++v) {
+    typename Simd::Vector s[T];
+    FOVEA_UNROLL
+    for (int r = 0; r < T; ++r) s[r] = acc[r][v];
+    auto reference = Simd::load(max + v * L);
+    if constexpr (kKind == TileKind::kWorked) {
+      finish_vector<Simd, T>(s, v * L, *work);
+      take_reference<Simd, T>(s, work->rise ? work->rise + v * L : nullptr, reference, beyond);
+      Simd::store(max + v * L, reference);
+      reference = finite_reference<Simd>(reference);
+    }
+    if constexpr (kKind == TileKind::kFirst) {
+      FOVEA_UNROLL
+      for (int r = 0; r < T; ++r) reference = Simd::max(reference, s[r]);
+      Simd::store(max + v * L, reference);
+      reference = finite_reference<Simd>(reference);
+    }
+    exponentiate_vector<Simd, T>(s, reference, p + v * L, NV * L, sum + v * L);
+  }
+  return kKind != TileKind::kWorked || Simd::all_less(beyond, Simd::set1(1.0f));
+}
+
+// Whole tiles of `keys` < kKeyTile keys: what remains at the end of the keys.
+template <class Simd, int NV, int T = Simd::kKeyTile - 1>
+FOVEA_INLINE void exponentiate_rest(int64_t keys, const float *k, int64_t k_stride, const float *panel, int64_t dim_k, float *max,
+                                    float *sum, float *p) {
+  if constexpr (T > 1) {
+    if (keys < T) return exponentiate_rest<Simd, NV, T - 1>(keys, k, k_stride, panel, dim_k, max, sum, p);
+  }
+  exponentiate_tile<Simd, NV, TileKind::kWhole, T>(k, k_stride, panel, dim_k, max, sum, p, nullptr);
+}
+
+// A tile whose finished scores are in memory, [key][width]: they become exponentials.
 template <class Simd>
 FOVEA_INLINE void exponentiate_scores(float *score, SoftmaxState<Simd> &state, int vectors) {
   const int width = vectors * Simd::kLanes;
   for (int i = 0; i < width; i += Simd::kLanes) {
     const auto reference = finite_reference<Simd>(Simd::load(state.chunk_max + i));
-    auto sum = Simd::load(state.run_sum + i);
     for (int t = 0; t < kKeyTile; t += Simd::kKeyTile) {
-      float *s = score + t * width + i;
-      auto tile_sum = Simd::exp2(Simd::sub(Simd::load(s), reference));
-      Simd::store(s, tile_sum);
+      typename Simd::Vector s[Simd::kKeyTile];
+      float *at = score + t * width + i;
       FOVEA_UNROLL
-      for (int r = 1; r < Simd::kKeyTile; ++r) {
-        const auto e = Simd::exp2(Simd::sub(Simd::load(s + r * width), reference));
-        Simd::store(s + r * width, e);
-        tile_sum = Simd::add(tile_sum, e);
-      }
-      sum = Simd::add(sum, tile_sum);
+      for (int r = 0; r < Simd::kKeyTile; ++r) s[r] = Simd::load(at + r * width);
+      exponentiate_vector<Simd, Simd::kKeyTile>(s, reference, at, width, state.run_sum + i);
     }
-    Simd::store(state.run_sum + i, sum);
   }
 }
 
-// The general form of exponentiate_tile(): rows may exclude keys, and may meet their first key here.
+// The references of rows that meet their first key in it, as take_reference().
 template <class Simd>
-FOVEA_INLINE void softmax_tile(float *score, int64_t key, SoftmaxState<Simd> &state, int vectors) {
+FOVEA_INLINE bool take_references(const float *score, const float *rise, SoftmaxState<Simd> &state, int vectors) {
   const int width = vectors * Simd::kLanes;
-  exclude_keys(score, key, state, vectors);
+  auto beyond = Simd::set1(0.0f);
   for (int i = 0; i < width; i += Simd::kLanes) {
-    const auto known = Simd::load(state.chunk_max + i);
-    const auto here = tile_maximum<Simd>(score + i, width, Simd::set1(kNoKeys));
-    Simd::store(state.chunk_max + i, Simd::select_less(known, Simd::set1(kLowest), here, known));
+    typename Simd::Vector s[kKeyTile];
+    FOVEA_UNROLL
+    for (int r = 0; r < kKeyTile; ++r) s[r] = Simd::load(score + r * width + i);
+    auto reference = Simd::load(state.chunk_max + i);
+    take_reference<Simd, kKeyTile>(s, rise ? rise + i : nullptr, reference, beyond);
+    Simd::store(state.chunk_max + i, reference);
   }
-  exponentiate_scores(score, state, vectors);
+  return Simd::all_less(beyond, Simd::set1(1.0f));
 }
 
-// Where sums went out of range: raises those rows' references to the true maximum over the block's scores, and sets the sums back to
-// what they were before the block, in the new units. rescale: factor a row for what the chunk has summed so far.
+// A block again, for the rows whose sum went out of range, or is sure to: they get the true maximum over the block's scores as their
+// reference. too_large, too_small: which failed, 1 or 0. state: as it was before the block, but for references taken since. rescale:
+// factor a row for what the chunk summed so far; too small a sum is a row's first.
 template <class Simd>
-FOVEA_INLINE void raise_references(const float *score, int64_t keys, const ChunkSums<Simd> &before, SoftmaxState<Simd> &state,
-                                   int vectors, float *rescale) {
+FOVEA_INLINE void move_references(const float *score, int64_t tiles, const ChunkState<Simd> &before, const float *too_large,
+                                  const float *too_small, SoftmaxState<Simd> &state, int vectors, float *rescale) {
   const int width = vectors * Simd::kLanes;
+  const auto one = Simd::set1(1.0f), half = Simd::set1(0.5f);
   for (int i = 0; i < width; i += Simd::kLanes) {
     const auto old = Simd::load(state.chunk_max + i);
-    auto max = old;
-    for (int64_t key = 0; key < keys; key += kKeyTile) max = tile_maximum<Simd>(score + key * width + i, width, max);
-    const auto sum = Simd::load(state.chunk_sum + i), limit = Simd::set1(kSumLimit);
-    const auto factor = Simd::exp2(Simd::sub(old, max));
-    max = Simd::select_less(sum, limit, old, max);
-    const auto kept = Simd::select_less(sum, limit, Simd::set1(1.0f), factor);
-    Simd::store(state.chunk_max + i, max);
+    auto highest = Simd::set1(kNoKeys);
+    for (int64_t j = 0; j < tiles * kKeyTile; ++j) highest = Simd::max(highest, Simd::load(score + j * width + i));
+    const auto raised = Simd::max(old, highest);
+    const auto raise = Simd::select_less(Simd::add(old, Simd::set1(kSureToPass)), highest, one, Simd::load(too_large + i));
+    auto reference = Simd::select_less(half, raise, raised, old);
+    reference = Simd::select_less(half, Simd::load(too_small + i), highest, reference);
+    const auto kept = Simd::select_less(half, raise, Simd::exp2(Simd::sub(Simd::load(before.max + i), raised)), one);
+    Simd::store(state.chunk_max + i, reference);
     Simd::store(state.chunk_sum + i, Simd::mul(Simd::load(before.sum + i), kept));
     Simd::store(state.chunk_low + i, Simd::mul(Simd::load(before.low + i), kept));
+    Simd::store(state.run_sum + i, Simd::set1(0.0f));
     Simd::store(rescale + i, kept);
   }
 }
@@ -210,10 +288,34 @@ FOVEA_INLINE void fold_chunk(SoftmaxState<Simd> &state, int vectors) {
   }
 }
 
-// Natural log of the sum of exponentials, from log2 units.
-FOVEA_INLINE float log_sum_exp(float max, float sum) {
-  if (sum < kSmallest) return kNoKeys;
-  return static_cast<float>(static_cast<double>(max) * 0x1.62e42fefa39efp-1 /* ln 2 */ + __builtin_log(static_cast<double>(sum)));
+// The same for the first chunk, of which all factors are known.
+template <class Simd>
+FOVEA_INLINE void fold_first_chunk(SoftmaxState<Simd> &state, int vectors) {
+  for (int i = 0; i < vectors * Simd::kLanes; i += Simd::kLanes) {
+    const auto sum = chunk_total(state, i);
+    Simd::store(state.max + i, Simd::load(state.chunk_max + i));
+    Simd::store(state.sum + i, sum);
+    Simd::store(state.sum_low + i, Simd::set1(0.0f));
+    Simd::store(state.take + i, Simd::set1(1.0f));
+    Simd::store(state.divide + i, divisor<Simd>(sum));
+  }
+}
+
+// A sink is one more exponential in the sum of a row that has keys. Far above the row's scores it would leave the range of float: then
+// the sum, and what it divides, are in a smaller unit.
+constexpr double kLargeSum = 0x1p64;
+constexpr float kLargeSumUnit = 0x1p-64f;
+FOVEA_INLINE double sink_weight(float sink, float max) {
+  return __builtin_exp(static_cast<double>(sink) - static_cast<double>(max) * kLn2);
+}
+
+// Natural log of the sum of exponentials, from log2 units, a sink included (-inf: none).
+FOVEA_INLINE float log_sum_exp(float max, float sum, float sink) {
+  if (sum < kSmallest) return sink;
+  const double keys = static_cast<double>(max) * kLn2 + __builtin_log(static_cast<double>(sum));
+  if (sink < kLowest) return static_cast<float>(keys);
+  const double larger = keys < sink ? sink : keys, smaller = keys < sink ? keys : sink;
+  return static_cast<float>(larger + __builtin_log1p(__builtin_exp(smaller - larger)));
 }
 
 }  // namespace

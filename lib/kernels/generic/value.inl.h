@@ -1,6 +1,6 @@
 // The product with V: output rows x value dims, one row's weight broadcast against a vector of value dims. V is read where it
 // lies. A row's sum over a block of keys starts at 0 and runs over the keys in order whatever tile it is computed in; keys that a
-// row excludes add weight 0, which changes no bit of a sum that started at +0.
+// row excludes add weight 0 (or -0), which changes no bit of a sum that started at +0.
 #pragma once
 #include "kernels/generic/score.inl.h"
 
@@ -14,8 +14,12 @@ struct ValueJob {
   const float *v;  // the block's values: [key][v_stride]
   int64_t v_stride;
   int64_t dim_v;
-  const int32_t *key_end;  // keys of the block that may have a weight, a row
-  bool exact_rows;         // some row excludes some of its tile's keys: what those hold must not reach it
+  const int32_t *key_begin, *key_end;  // keys of the block that may have a weight, a row
+
+  // Some row excludes some of its tile's keys, and what those hold must not reach it: not even as 0 * NaN.
+  bool exact_rows;
+  void (*mark_excluded)(void *step);  // makes the weights of excluded keys kExcluded
+  void *step;
 
   // The chunk's sums so far, which this block continues.
   float *const *sum;
@@ -34,6 +38,14 @@ FOVEA_INLINE typename Simd::Vector normalise(typename Simd::Vector x, typename S
   return Simd::add(Simd::div(x, sum), Simd::set1(0.0f));
 }
 
+// A weight that no permitted key has: -0.
+constexpr uint32_t kExcluded = 0x80000000;
+FOVEA_INLINE bool is_excluded(float weight) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &weight, sizeof bits);
+  return bits == kExcluded;
+}
+
 template <class Simd, int R, int W, bool kTail>
 struct ValueTile {
   using Vector = typename Simd::Vector;
@@ -49,19 +61,22 @@ struct ValueTile {
       Simd::store(p + w * L, x);
   }
 
-  static FOVEA_INLINE void multiply(const ValueJob &job, int64_t row, int64_t dim, int64_t keys, typename Simd::Tail tail,
-                                    Vector (&acc)[R][W]) {
+  // kSkip: keys that the row excludes are not read.
+  template <bool kSkip>
+  static FOVEA_INLINE void multiply(const ValueJob &job, int64_t row, int64_t dim, int64_t first, int64_t keys,
+                                    typename Simd::Tail tail, Vector (&acc)[R][W]) {
     alignas(64) float earlier[R * W * L];
-    const float *p = job.p + row, *v = job.v + dim;
     const int64_t p_stride = job.p_stride, v_stride = job.v_stride;
-    for (int64_t begin = 0;; begin += kKeyRun) {
-      const int64_t end = begin + kKeyRun < keys ? begin + kKeyRun : keys;
+    const float *p = job.p + first * p_stride + row, *v = job.v + first * v_stride + dim;
+    for (int64_t begin = first;;) {
+      const int64_t run_end = (begin / kKeyRun + 1) * kKeyRun, end = run_end < keys ? run_end : keys;
       FOVEA_UNROLL
       for (int r = 0; r < R; ++r) {
         FOVEA_UNROLL
         for (int w = 0; w < W; ++w) acc[r][w] = Simd::set1(0.0f);
       }
       for (int64_t j = begin; j < end; ++j, p += p_stride, v += v_stride) {
+        if (kSkip && is_excluded(*p)) continue;
         Vector values[W];
         FOVEA_UNROLL
         for (int w = 0; w < W; ++w) values[w] = load(v, w, tail);
@@ -72,7 +87,7 @@ struct ValueTile {
           for (int w = 0; w < W; ++w) acc[r][w] = Simd::fma(weight, values[w], acc[r][w]);
         }
       }
-      if (begin > 0) {
+      if (begin > first) {
         FOVEA_UNROLL
         for (int r = 0; r < R; ++r) {
           FOVEA_UNROLL
@@ -80,6 +95,7 @@ struct ValueTile {
         }
       }
       if (end >= keys) return;
+      begin = end;
       FOVEA_UNROLL
       for (int r = 0; r < R; ++r) {
         FOVEA_UNROLL
@@ -127,11 +143,15 @@ struct ValueTile {
 
   // Rows [row, row + R) of the panel, dims from dim.
   static __attribute__((noinline)) void run(const ValueJob &job, int64_t row, int64_t dim, typename Simd::Tail tail) {
-    int64_t keys = 0;
-    for (int r = 0; r < R; ++r) keys = job.key_end[row + r] > keys ? job.key_end[row + r] : keys;
+    int64_t first = kBlockKeys, keys = 0;
+    for (int r = 0; r < R; ++r) {
+      if (job.key_end[row + r] > keys) keys = job.key_end[row + r];
+      if (job.key_begin[row + r] < first) first = job.key_begin[row + r];
+    }
+    if (first > keys) first = keys;
     Vector acc[R][W];
-    multiply(job, row, dim, keys, tail, acc);
-    if (job.exact_rows && R > 1) {
+    multiply<false>(job, row, dim, first, keys, tail, acc);
+    if (job.exact_rows) {
       bool finite = true;
       FOVEA_UNROLL
       for (int r = 0; r < R; ++r) {
@@ -139,11 +159,20 @@ struct ValueTile {
         for (int w = 0; w < W; ++w) finite &= Simd::all_finite(acc[r][w]);
       }
       if (!finite) {
-        // 0 * NaN of a key that one row permits and another excludes: each row alone stops before the keys it excludes.
-        for (int r = 0; r < R; ++r) ValueTile<Simd, 1, W, kTail>::run(job, row + r, dim, tail);
+        job.mark_excluded(job.step);
+        for (int r = 0; r < R; ++r) ValueTile<Simd, 1, W, kTail>::run_row(job, row + r, dim, tail);
         return;
       }
     }
+    finish(job, row, dim, tail, acc);
+  }
+
+  // One row alone, in the same order, over the keys that it permits.
+  static __attribute__((noinline)) void run_row(const ValueJob &job, int64_t row, int64_t dim, typename Simd::Tail tail) {
+    static_assert(R == 1);
+    Vector acc[R][W];
+    const int64_t keys = job.key_end[row], first = job.key_begin[row];
+    multiply<true>(job, row, dim, first < keys ? first : keys, keys, tail, acc);
     finish(job, row, dim, tail, acc);
   }
 };

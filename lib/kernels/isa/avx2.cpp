@@ -13,7 +13,7 @@ namespace {
 struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
   // 12 accumulators, 3 query vectors and a broadcast fill the 16 registers.
   static constexpr int kPanelVectors = 3, kKeyTile = 4;
-  static constexpr int kCausalPanelVectors = kPanelVectors;
+  static constexpr int kWindowPanelVectors = kPanelVectors;
   static constexpr int kValueVectors = 2;
   static constexpr int value_rows(int) { return 6; }
 
@@ -36,6 +36,7 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
   }
   static FOVEA_INLINE Vector exp2(Vector t) { return exp2_by_exponent_bits<Simd>(t); }
 
+  static constexpr int kMostColumns = kColumns;
   static FOVEA_INLINE void load_columns(const float *const *row, int64_t d, Vector (&x)[kColumns]) {
     load_columns_256(row, d, x);
   }

@@ -14,7 +14,7 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
   // 24 accumulators, 3 query vectors and a broadcast fill the 32 registers; 8 x 3 loads 11 vectors for 24 multiply-adds.
   static constexpr int kPanelVectors = 3, kKeyTile = 8;
   // On the diagonal half of a panel's scores are wasted: lower panels waste less, and 8 x 2 loads 10 vectors for 16 multiply-adds.
-  static constexpr int kCausalPanelVectors = 2;
+  static constexpr int kWindowPanelVectors = 2;
   static constexpr int kValueVectors = 4;
   static constexpr int value_rows(int vectors) { return vectors == 4 ? 6 : vectors == 3 ? 8 : 12; }
 
@@ -24,13 +24,22 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
   static FOVEA_INLINE bool all_finite(Vector a) {
     return _mm512_fpclass_ps_mask(a, 0x99) == 0;  // quiet and signalling NaN, both infinities
   }
+  // The operand that may be NaN comes second: VMINPS and VMAXPS return it then.
+  static FOVEA_INLINE Vector clamp(Vector t, float low, float high) {
+    return _mm512_min_ps(_mm512_set1_ps(high), _mm512_max_ps(_mm512_set1_ps(low), t));
+  }
+  static FOVEA_INLINE Vector exponent_bits(Vector biased) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(biased), 23));
+  }
   // VREDUCEPS leaves t - floor(t), VSCALEFPS multiplies by 2^floor(t) and knows every special case.
   static FOVEA_INLINE Vector exp2(Vector t) {
     const Vector f = _mm512_reduce_ps(t, 0x09);
     return _mm512_scalef_ps(exp2_polynomial<Simd>(f, kExp2Unit), t);
   }
 
-  static FOVEA_INLINE void load_columns(const float *const *row, int64_t d, Vector (&x)[kColumns]) {
+  static constexpr int kMostColumns = 16;
+  template <int kCount>
+  static FOVEA_INLINE void load_columns(const float *const *row, int64_t d, Vector (&x)[kCount]) {
     load_columns_512(row, d, x);
   }
 

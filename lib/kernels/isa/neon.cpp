@@ -12,7 +12,7 @@ namespace {
 struct Simd : BufferedTail<XsimdVector<FOVEA_XSIMD_ARCH>> {
   // 24 accumulators, 3 query vectors and a broadcast fit the 32 registers.
   static constexpr int kPanelVectors = 3, kKeyTile = 8;
-  static constexpr int kCausalPanelVectors = kPanelVectors;
+  static constexpr int kWindowPanelVectors = kPanelVectors;
   static constexpr int kValueVectors = 4;
   static constexpr int value_rows(int vectors) { return vectors == 4 ? 6 : 8; }
 
@@ -31,6 +31,7 @@ struct Simd : BufferedTail<XsimdVector<FOVEA_XSIMD_ARCH>> {
   static FOVEA_INLINE Vector exponent_bits(Vector biased) {
     return vreinterpretq_f32_s32(vshlq_n_s32(vreinterpretq_s32_f32(biased), 23));
   }
+  static constexpr int kMostColumns = kColumns;
   static FOVEA_INLINE void load_columns(const float *const *row, int64_t d, Vector (&x)[kColumns]) {
     const float32x4_t a = vld1q_f32(row[0] + d), b = vld1q_f32(row[1] + d), c = vld1q_f32(row[2] + d), e = vld1q_f32(row[3] + d);
     const float32x4_t ac_low = vzip1q_f32(a, c), ac_high = vzip2q_f32(a, c), be_low = vzip1q_f32(b, e),

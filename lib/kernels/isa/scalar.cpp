@@ -26,6 +26,7 @@ struct Vector4 {
   static FOVEA_INLINE float sum(Vector a) { return (a[0] + a[2]) + (a[1] + a[3]); }
   static FOVEA_INLINE Vector select(Bits mask, Vector x, Vector y) { return (Vector)(((Bits)x & mask) | ((Bits)y & ~mask)); }
   static FOVEA_INLINE Vector select_less(Vector a, Vector b, Vector x, Vector y) { return select(a < b, x, y); }
+  static FOVEA_INLINE Vector abs(Vector a) { return (Vector)((Bits)a & 0x7fffffff); }
   static FOVEA_INLINE Vector max(Vector a, Vector b) { return select(a > b, a, b); }
   static FOVEA_INLINE bool every(Bits mask) { return (mask[0] & mask[1] & mask[2] & mask[3]) != 0; }
   static FOVEA_INLINE bool all_less(Vector a, Vector b) { return every(a < b); }
@@ -39,6 +40,7 @@ struct Vector4 {
     return select(t > set1(high), set1(high), t);
   }
   static FOVEA_INLINE Vector exponent_bits(Vector biased) { return (Vector)((Bits)biased << 23); }
+  static constexpr int kMostColumns = kColumns;
   static FOVEA_INLINE void load_columns(const float *const *row, int64_t d, Vector (&x)[kColumns]) {
     for (int i = 0; i < kColumns; ++i) x[i] = Vector{row[0][d + i], row[1][d + i], row[2][d + i], row[3][d + i]};
   }
@@ -47,7 +49,7 @@ struct Vector4 {
 struct Simd : BufferedTail<Vector4> {
   // 8 accumulators, 2 query vectors and a product fit the 16 registers of SSE2.
   static constexpr int kPanelVectors = 2, kKeyTile = 4;
-  static constexpr int kCausalPanelVectors = kPanelVectors;
+  static constexpr int kWindowPanelVectors = kPanelVectors;
   static constexpr int kValueVectors = 2;
   static constexpr int value_rows(int) { return 4; }
   static FOVEA_INLINE Vector exp2(Vector t) { return exp2_by_exponent_bits<Simd>(t); }

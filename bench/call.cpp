@@ -1,0 +1,90 @@
+#include "call.h"
+
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <stdexcept>
+
+namespace fovea::bench {
+namespace {
+
+constexpr size_t kCheckedRows = 48;
+
+void must(fovea_status status) {
+  if (status != FOVEA_OK) throw std::runtime_error(fovea_last_error());
+}
+
+size_t size(int64_t count) { return static_cast<size_t>(count); }
+
+}  // namespace
+
+Call::Call(const Shape &s)
+    : tensors_(new Tensors{
+          Buffer(size(s.batch * s.heads_q * s.seq_q * s.dim_k)), Buffer(size(s.batch * s.heads_kv * s.seq_kv * s.dim_k)),
+          Buffer(size(s.batch * s.heads_kv * s.seq_kv * s.dim_v)), Buffer(size(s.batch * s.heads_q * s.seq_q * s.dim_v))}) {
+  must(fovea_params_init(&params, sizeof params, s.batch, s.heads_q, s.heads_kv, s.seq_q, s.seq_kv, s.dim_k, s.dim_v));
+  params.q.data = tensors_->q.data();
+  params.k.data = tensors_->k.data();
+  params.v.data = tensors_->v.data();
+  params.out.data = tensors_->out.data();
+  if (s.causal) {
+    params.causal = 1;
+    params.align = FOVEA_ALIGN_BOTTOM_RIGHT;
+  }
+  tensors_->q.fill_normal(1);
+  tensors_->k.fill_normal(2);
+  tensors_->v.fill_normal(3);
+
+  const int64_t rows = s.batch * s.heads_q * s.seq_q;
+  std::mt19937_64 random(4);
+  for (size_t i = 0; i < kCheckedRows; i++) rows_.push_back(static_cast<int64_t>(random() % static_cast<uint64_t>(rows)));
+  rows_.insert(rows_.end(), {0, rows - 1});
+  std::sort(rows_.begin(), rows_.end());
+  rows_.erase(std::unique(rows_.begin(), rows_.end()), rows_.end());
+  expected_ = reference::attention(params, false, rows_);
+}
+
+Call Call::with(const Feature &feature) const {
+  Call call = *this;
+  call.feature_memory_ = feature.apply(&call.params);
+  call.expected_ = reference::attention(call.params, false, rows_);
+  return call;
+}
+
+reference::Verdict Call::judge(const std::function<void()> &run) {
+  tensors_->out.fill(std::numeric_limits<float>::quiet_NaN());
+  run();
+  return reference::compare(params, expected_, rows_);
+}
+
+double Call::bytes_of_keys_and_values() const {
+  return static_cast<double>(tensors_->k.size() + tensors_->v.size()) * sizeof(float);
+}
+
+std::vector<ReadSpan> Call::keys_and_values() {
+  return {{tensors_->k.data(), static_cast<int64_t>(tensors_->k.size())},
+          {tensors_->v.data(), static_cast<int64_t>(tensors_->v.size())}};
+}
+
+std::vector<float> Call::result() const {
+  return std::vector<float>(tensors_->out.data(), tensors_->out.data() + tensors_->out.size());
+}
+
+Forward::Forward(const Call &call, fovea_isa level, int threads) : params_(call.params) {
+  fovea_options options;
+  must(fovea_options_init(&options, sizeof options));
+  options.isa = level;
+  options.num_threads = threads;
+  fovea_context *context = nullptr;
+  must(fovea_context_create(&options, &context));
+  context_.reset(context);
+  if (fovea_context_isa(context) != level || fovea_context_threads(context) != threads) {
+    throw std::runtime_error("the context has another level or other threads than it was asked for");
+  }
+  must(fovea_workspace_size(context, &params_, &bytes_));
+  workspace_ = std::make_unique<Buffer>(bytes_ / sizeof(float) + 1);
+}
+
+void Forward::operator()() const { must(fovea_forward(context_.get(), &params_, workspace_->data(), bytes_)); }
+
+}  // namespace fovea::bench

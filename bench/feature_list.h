@@ -1,0 +1,27 @@
+// What a call may be asked for beside plain attention, and how much of the plain call's time it may cost.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fovea/fovea.h"
+#include "machine.h"
+#include "shapes.h"
+
+namespace fovea::bench {
+
+using FeatureMemory = std::vector<std::shared_ptr<Buffer>>;  // what a feature's parameters point to
+
+struct Feature {
+  std::string name;
+  double most;  // time as a multiple of the plain call's, on one thread of a vector level; 0: no goal
+  std::function<FeatureMemory(fovea_params *)> apply;
+};
+
+const std::vector<Feature> &features();
+
+// What they are measured on.
+Shape feature_shape();
+
+}  // namespace fovea::bench

@@ -1,0 +1,237 @@
+#include "api/check.h"
+
+#include <inttypes.h>
+
+#include "api/error.h"
+#include "api/float_bits.h"
+#include "api/operands.h"
+#include "api/overlap.h"
+
+namespace fovea {
+namespace {
+
+// Far beyond any head that exists; the workspace for rows of this length and the most workers still has a size that fits 64 bits.
+constexpr int64_t kMaxDim = 1 << 24;
+
+fovea_status check_struct(const fovea_params *p) {
+  if (!p) return fail(FOVEA_ERR_NULL_POINTER, "params: must not be NULL");
+  if (p->struct_size != sizeof *p)
+    return fail(FOVEA_ERR_STRUCT_SIZE, "params.struct_size: %" PRIu32 " is not that of a version known here (%zu)",
+                p->struct_size, sizeof *p);
+  return FOVEA_OK;
+}
+
+fovea_status check_numbers(const fovea_params &p) {
+  if (!is_finite(p.scale)) return fail_number("scale", p.scale, "is not finite");
+  if (!is_finite(p.softcap)) return fail_number("softcap", p.softcap, "is not finite");
+  if (is_negative(p.softcap)) return fail_number("softcap", p.softcap, "is negative");
+  return FOVEA_OK;
+}
+
+fovea_status check_positions(const fovea_params &p) {
+  if (p.causal != 0 && p.causal != 1) return fail(FOVEA_ERR_INVALID_ARGUMENT, "causal: %" PRId32 " is neither 0 nor 1", p.causal);
+  if (p.window_left < -1) return fail(FOVEA_ERR_INVALID_ARGUMENT, "window_left: %" PRId64 " is below -1", p.window_left);
+  if (p.window_right < -1) return fail(FOVEA_ERR_INVALID_ARGUMENT, "window_right: %" PRId64 " is below -1", p.window_right);
+  if (p.align < FOVEA_ALIGN_NONE || p.align > FOVEA_ALIGN_BOTTOM_RIGHT)
+    return fail(FOVEA_ERR_INVALID_ARGUMENT, "align: %" PRId32 " is not one of FOVEA_ALIGN_*", p.align);
+  const char *asks_for_positions = p.causal               ? "causal"
+                                   : p.window_left != -1  ? "window_left"
+                                   : p.window_right != -1 ? "window_right"
+                                   : p.alibi_slopes       ? "alibi_slopes"
+                                                          : nullptr;
+  if (asks_for_positions && p.align == FOVEA_ALIGN_NONE)
+    return fail(FOVEA_ERR_INVALID_ARGUMENT, "align: must name a corner where %s is on", asks_for_positions);
+  return FOVEA_OK;
+}
+
+fovea_status check_score_function(const fovea_params &p) {
+  if (p.score_mode < FOVEA_SCORE_NONE || p.score_mode > FOVEA_SCORE_REPLACE)
+    return fail(FOVEA_ERR_INVALID_ARGUMENT, "score_mode: %" PRId32 " is not one of FOVEA_SCORE_*", p.score_mode);
+  if (p.score && p.score_mode == FOVEA_SCORE_NONE)
+    return fail(FOVEA_ERR_INVALID_ARGUMENT, "score_mode: must say what the score function does");
+  if (!p.score && p.score_mode != FOVEA_SCORE_NONE)
+    return fail(FOVEA_ERR_NULL_POINTER, "score: must not be NULL where score_mode is %" PRId32, p.score_mode);
+  return FOVEA_OK;
+}
+
+bool is_packed(const fovea_params &p) { return p.cu_seqlens_q || p.cu_seqlens_kv; }
+
+fovea_status check_batching(const fovea_params &p) {
+  if (p.seqlens_q && p.cu_seqlens_q)
+    return fail(FOVEA_ERR_INVALID_ARGUMENT, "seqlens_q: must be NULL where cu_seqlens_q gives the lengths");
+  if (p.seqlens_kv && p.cu_seqlens_kv)
+    return fail(FOVEA_ERR_INVALID_ARGUMENT, "seqlens_kv: must be NULL where cu_seqlens_kv gives the lengths");
+  if (p.weights.data && is_packed(p))
+    return fail(FOVEA_ERR_INVALID_ARGUMENT, "weights: must be NULL in packed batches (%s is given)",
+                p.cu_seqlens_q ? "cu_seqlens_q" : "cu_seqlens_kv");
+  return FOVEA_OK;
+}
+
+bool is_zero(const fovea_tensor &t) {
+  return !t.data && !t.stride[0] && !t.stride[1] && !t.stride[2] && !t.stride[3] && !t.dtype && !t.reserved;
+}
+
+// The first field of a feature that this version does not have which is not as fovea_params_init() leaves it; null: none.
+const char *changed_later_field(const fovea_params &p) {
+  if (p.flags != 0) return "flags";
+  if (p.page_size != 0) return "page_size";
+  if (p.block_table) return "block_table";
+  if (p.block_table_stride != 0) return "block_table_stride";
+  if (p.num_pages != 0) return "num_pages";
+  if (!is_zero(p.k_scale)) return "k_scale";
+  if (!is_zero(p.v_scale)) return "v_scale";
+  return nullptr;
+}
+
+fovea_status check_later_fields(const fovea_params &p) {
+  const char *name = changed_later_field(p);
+  if (!name) return FOVEA_OK;
+  return fail(FOVEA_ERR_UNSUPPORTED, "%s: this version supports only the value that fovea_params_init() sets", name);
+}
+
+enum class Role { kActivation, kCache, kMask };  // K and V may come quantised, in later versions
+
+fovea_status check_dtype(const char *name, const fovea_tensor &t, Role role) {
+  const bool is_mask = role == Role::kMask;
+  switch (t.dtype) {
+    case FOVEA_F32: break;
+    case FOVEA_F16:
+    case FOVEA_BF16:
+      if (is_mask) break;
+      return fail(FOVEA_ERR_UNSUPPORTED, "%s.dtype: this version supports only FOVEA_F32", name);
+    case FOVEA_I8:
+    case FOVEA_Q8_0:
+    case FOVEA_Q4_0:
+      if (role != Role::kCache) return fail(FOVEA_ERR_INVALID_DTYPE, "%s.dtype: %" PRId32 " is only for k and v", name, t.dtype);
+      return fail(FOVEA_ERR_UNSUPPORTED, "%s.dtype: this version supports only FOVEA_F32", name);
+    case FOVEA_BOOL:
+      if (is_mask) break;
+      [[fallthrough]];
+    default: return fail(FOVEA_ERR_INVALID_DTYPE, "%s.dtype: %" PRId32 " is not a dtype of this tensor", name, t.dtype);
+  }
+  if (t.reserved != 0) return fail(FOVEA_ERR_UNSUPPORTED, "%s.reserved: must be 0", name);
+  return FOVEA_OK;
+}
+
+fovea_status check_dtypes(const fovea_params &p) {
+  fovea_status status = check_dtype("q", p.q, Role::kActivation);
+  if (!status) status = check_dtype("k", p.k, Role::kCache);
+  if (!status) status = check_dtype("v", p.v, Role::kCache);
+  if (!status) status = check_dtype("out", p.out, Role::kActivation);
+  if (!status && p.weights.data) status = check_dtype("weights", p.weights, Role::kActivation);
+  if (!status && p.mask.data) status = check_dtype("mask", p.mask, Role::kMask);
+  return status;
+}
+
+fovea_status check_layout(const Operand &t) {
+  for (int a = 0; a < 4; ++a)
+    if (t.size[a] != 1 && t.stride[a] < 0)
+      return fail(FOVEA_ERR_INVALID_STRIDE, "%s[%d]: %" PRId64 " is negative", t.stride_name, a, t.stride[a]);
+  if (t.is_empty()) return FOVEA_OK;
+  int64_t bytes = t.element_bytes;
+  for (int a = 0; a < 4; ++a) {
+    int64_t step;
+    if (__builtin_mul_overflow(t.size[a] - 1, t.stride[a], &step) || __builtin_mul_overflow(step, t.element_bytes, &step) ||
+        __builtin_add_overflow(bytes, step, &bytes) || bytes > kMaxTensorBytes)
+      return fail(FOVEA_ERR_INVALID_STRIDE, "%s[%d]: %" PRId64 " takes the tensor beyond 2^62 bytes", t.stride_name, a,
+                  t.stride[a]);
+  }
+  if (t.is_output && overlaps_itself(t.elements()))
+    return fail(FOVEA_ERR_INVALID_STRIDE, "%s: elements of this output overlap one another", t.stride_name);
+  return FOVEA_OK;
+}
+
+Tensor to_tensor(const fovea_tensor &t) { return {t.data, {t.stride[0], t.stride[1], t.stride[2], t.stride[3]}, t.dtype}; }
+
+void drop_ignored_strides(int64_t *stride, int64_t size0, int64_t size1, int64_t size2, int64_t size3) {
+  if (size0 == 1) stride[0] = 0;
+  if (size1 == 1) stride[1] = 0;
+  if (size2 == 1) stride[2] = 0;
+  if (size3 == 1) stride[3] = 0;
+}
+
+int64_t window_bound(int64_t keys) { return keys == -1 || keys > kUnbounded ? kUnbounded : keys; }
+
+Problem to_problem(const fovea_params &p) {
+  Problem r = {};
+  r.batch = p.batch, r.heads_q = p.heads_q, r.heads_kv = p.heads_kv;
+  r.seq_q = p.seq_q, r.seq_kv = p.seq_kv, r.dim_k = p.dim_k, r.dim_v = p.dim_v;
+  r.group = p.heads_kv ? p.heads_q / p.heads_kv : 0;
+  r.q = to_tensor(p.q), r.k = to_tensor(p.k), r.v = to_tensor(p.v), r.out = to_tensor(p.out);
+  if (p.weights.data) r.weights = to_tensor(p.weights);
+  if (p.mask.data) r.mask = to_tensor(p.mask);
+  int64_t lse_stride[4] = {p.lse_stride[0], p.lse_stride[1], p.lse_stride[2], 0};
+  const int64_t batch_q = p.cu_seqlens_q ? 1 : p.batch, batch_kv = p.cu_seqlens_kv ? 1 : p.batch;
+  drop_ignored_strides(r.q.stride, batch_q, p.heads_q, p.seq_q, p.dim_k);
+  drop_ignored_strides(r.k.stride, batch_kv, p.heads_kv, p.seq_kv, p.dim_k);
+  drop_ignored_strides(r.v.stride, batch_kv, p.heads_kv, p.seq_kv, p.dim_v);
+  drop_ignored_strides(r.out.stride, batch_q, p.heads_q, p.seq_q, p.dim_v);
+  drop_ignored_strides(r.weights.stride, p.batch, p.heads_q, p.seq_q, p.seq_kv);
+  drop_ignored_strides(r.mask.stride, p.batch, p.heads_q, p.seq_q, p.seq_kv);
+  drop_ignored_strides(lse_stride, batch_q, p.heads_q, p.seq_q, 1);
+  r.lse = p.lse;
+  for (int a = 0; a < 3; ++a) r.lse_stride[a] = lse_stride[a];
+  r.seqlens_q = p.seqlens_q, r.seqlens_kv = p.seqlens_kv;
+  r.cu_seqlens_q = p.cu_seqlens_q, r.cu_seqlens_kv = p.cu_seqlens_kv;
+  r.bottom_right = p.align == FOVEA_ALIGN_BOTTOM_RIGHT;
+  r.window_left = window_bound(p.window_left);
+  r.window_right = p.causal ? 0 : window_bound(p.window_right);
+  r.scale = p.scale;
+  r.softcap = counts_as_zero(p.softcap) ? 0 : p.softcap;
+  r.alibi_slopes = p.alibi_slopes, r.sinks = p.sinks;
+  r.score = p.score, r.score_user = p.score_user;
+  r.score_replaces = p.score_mode == FOVEA_SCORE_REPLACE;
+  return r;
+}
+
+}  // namespace
+
+fovea_status check_sizes(int64_t batch, int64_t heads_q, int64_t heads_kv, int64_t seq_q, int64_t seq_kv, int64_t dim_k,
+                         int64_t dim_v) {
+  const struct {
+    const char *name;
+    int64_t size, most;
+  } sizes[] = {{"batch", batch, INT64_MAX - 1},  // packed batches have batch + 1 offsets
+               {"heads_q", heads_q, INT64_MAX}, {"heads_kv", heads_kv, INT64_MAX}, {"seq_q", seq_q, INT64_MAX},
+               {"seq_kv", seq_kv, INT64_MAX},   {"dim_k", dim_k, kMaxDim},         {"dim_v", dim_v, kMaxDim}};
+  for (const auto &s : sizes) {
+    if (s.size < 0) return fail(FOVEA_ERR_INVALID_SIZE, "%s: %" PRId64 " is negative", s.name, s.size);
+    if (s.size > s.most) return fail(FOVEA_ERR_INVALID_SIZE, "%s: %" PRId64 " is above %" PRId64, s.name, s.size, s.most);
+  }
+  if (heads_kv == 0 ? heads_q != 0 : heads_q % heads_kv != 0)
+    return fail(FOVEA_ERR_INVALID_SIZE, "heads_q: %" PRId64 " is not a multiple of heads_kv (%" PRId64 ")", heads_q, heads_kv);
+  // Of one entry only: in a packed batch the entries share the tokens.
+  const int64_t rows[4] = {batch, heads_q, seq_q, 1}, scores[4] = {batch ? 1 : 0, heads_q, seq_q, seq_kv};
+  if (!is_countable(rows, sizeof(float)))
+    return fail(FOVEA_ERR_INVALID_SIZE, "batch, heads_q, seq_q: their product is too large");
+  if (!is_countable(scores, sizeof(float)))
+    return fail(FOVEA_ERR_INVALID_SIZE, "heads_q, seq_q, seq_kv: their product is too large");
+  return FOVEA_OK;
+}
+
+fovea_status check_params(const fovea_params *p, Problem *problem) {
+  fovea_status status = check_struct(p);
+  if (!status) status = check_sizes(p->batch, p->heads_q, p->heads_kv, p->seq_q, p->seq_kv, p->dim_k, p->dim_v);
+  if (!status) status = check_numbers(*p);
+  if (!status) status = check_positions(*p);
+  if (!status) status = check_score_function(*p);
+  if (!status) status = check_batching(*p);
+  if (!status) status = check_later_fields(*p);
+  if (!status) status = check_dtypes(*p);
+  if (status) return status;
+  const bool shares_tokens = is_packed(*p) && !p->mask.data;  // a mask has scores of its own for every entry
+  const int64_t scores[4] = {p->batch, p->heads_q, p->seq_q, p->seq_kv};
+  if (!shares_tokens && !is_countable(scores, sizeof(float)))
+    return fail(FOVEA_ERR_INVALID_SIZE, "batch, heads_q, seq_q, seq_kv: their product is too large");
+  *problem = to_problem(*p);
+  Operands operands(*problem);
+  for (const Operand &t : operands)
+    if (!is_countable(t.size, t.element_bytes))
+      return fail(FOVEA_ERR_INVALID_SIZE, "%s: its number of elements is too large", t.name);
+  if (problem->mask.data) operands.add(mask_operand(*problem, p->seq_q, p->seq_kv));
+  for (const Operand &t : operands)
+    if ((status = check_layout(t))) return status;
+  return FOVEA_OK;
+}
+
+}  // namespace fovea

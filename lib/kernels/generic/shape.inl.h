@@ -1,0 +1,104 @@
+// What a call does to scores besides scale * q.k: softcap, ALiBi, mask, windows. Scores are in log2 units, or natural where a function
+// of the caller sees them.
+#pragma once
+#include "kernels/generic/score.inl.h"
+
+namespace fovea::FOVEA_LEVEL {
+namespace {
+
+// A finite addition below it counts as it: so it stays finite in any unit, with room for a score.
+constexpr float kLowestBias = -0x1.5p127f;
+
+template <class Simd>
+struct ScoreShape {
+  static constexpr int kRows = Simd::kPanelVectors * Simd::kLanes;
+  float unit;           // of scores: log2(e) or 1
+  float cap;            // 0: none
+  float cap_to_log2;    // 2 * log2(e) / softcap per unit of score
+  bool keeps_excluded;  // -inf stays -inf under the cap: a function of the caller wrote it
+  bool alibi;
+  alignas(64) float distance[kRows];  // ALiBi: how far a row's query stands behind the block's first key
+  alignas(
+      64) float rise[kRows];  // how much higher than at a row's first keys scores of the block are to be expected, in log2 units
+};
+
+// What is done to the scores of a tile, T keys from `key` on, counted from the block's start.
+template <class Simd>
+struct TileWork {
+  const ScoreShape<Simd> *shape;
+  const float *slope;  // of the panel's rows, for ALiBi
+  const float *bias;   // of the mask: [key][bias_stride] from `key` on; null: none
+  int64_t bias_stride;
+  bool bias_only_excludes;     // it was added before
+  const float *begin, *limit;  // the rows' windows; null: all of them hold the tile
+  const float *rise;           // how much higher scores may be expected later in the block; null: no higher
+  int64_t key;
+};
+
+// Natural scores of lane vector i become finished ones, excluded keys -inf.
+template <class Simd, int T>
+FOVEA_INLINE void finish_vector(typename Simd::Vector (&s)[T], int i, const TileWork<Simd> &work) {
+  const ScoreShape<Simd> &shape = *work.shape;
+  const auto excluded = Simd::set1(kNoKeys);
+  if (shape.cap != 0 && !work.bias_only_excludes) {
+    FOVEA_UNROLL
+    for (int r = 0; r < T; ++r) {
+      const auto capped = Simd::mul(Simd::set1(shape.cap), tanh_of_log2<Simd>(Simd::mul(s[r], Simd::set1(shape.cap_to_log2))));
+      s[r] = shape.keeps_excluded ? Simd::select_less(s[r], Simd::set1(kLowest), s[r], capped) : capped;
+    }
+  }
+  if (shape.alibi && !work.bias_only_excludes) {
+    const auto zero = Simd::set1(0.0f), slope = Simd::sub(zero, Simd::load(work.slope + i));
+    const auto distance = Simd::sub(Simd::load(shape.distance + i), Simd::set1(static_cast<float>(work.key)));
+    FOVEA_UNROLL
+    for (int r = 0; r < T; ++r) {
+      const auto behind = Simd::sub(distance, Simd::set1(static_cast<float>(r)));
+      s[r] = Simd::fma(slope, Simd::abs(behind), s[r]);
+    }
+  }
+  if (work.bias) {
+    FOVEA_UNROLL
+    for (int r = 0; r < T; ++r) {
+      const auto bias = Simd::load(work.bias + r * work.bias_stride + i);
+      auto sum = s[r];
+      if (!work.bias_only_excludes) sum = Simd::fma(Simd::max(Simd::set1(kLowestBias), bias), Simd::set1(shape.unit), s[r]);
+      s[r] = Simd::select_less(bias, Simd::set1(kLowest), excluded, sum);
+    }
+  }
+  if (work.begin) {
+    const auto key = Simd::set1(static_cast<float>(work.key));
+    const auto first = Simd::sub(Simd::load(work.begin + i), key), end = Simd::sub(Simd::load(work.limit + i), key);
+    FOVEA_UNROLL
+    for (int r = 0; r < T; ++r) {
+      const auto at = Simd::set1(static_cast<float>(r));
+      s[r] = Simd::select_less(at, first, excluded, Simd::select_less(at, end, s[r], excluded));
+    }
+  }
+}
+
+// The same for a tile of kKeyTile keys in memory: [key][width].
+template <class Simd>
+__attribute__((noinline)) void finish_tile(float *score, int width, const TileWork<Simd> &work) {
+  for (int i = 0; i < width; i += Simd::kLanes) {
+    typename Simd::Vector s[kKeyTile];
+    FOVEA_UNROLL
+    for (int r = 0; r < kKeyTile; ++r) s[r] = Simd::load(score + r * width + i);
+    finish_vector<Simd, kKeyTile>(s, i, work);
+    FOVEA_UNROLL
+    for (int r = 0; r < kKeyTile; ++r) Simd::store(score + r * width + i, s[r]);
+  }
+}
+
+// Natural scores become scores in log2 units. What was finite stays finite.
+template <class Simd>
+FOVEA_INLINE void to_log2(float *score, int64_t count) {
+  for (int64_t i = 0; i < count; i += Simd::kLanes) {
+    const auto s = Simd::load(score + i);
+    auto scaled = Simd::clamp(Simd::mul(s, Simd::set1(0x1.715476p+0f /* log2(e) */)), kLowest, -kLowest);
+    scaled = Simd::select_less(s, Simd::set1(kLowest), s, scaled);
+    Simd::store(score + i, Simd::select_less(Simd::set1(-kLowest), s, s, scaled));
+  }
+}
+
+}  // namespace
+}  // namespace fovea::FOVEA_LEVEL

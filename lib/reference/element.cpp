@@ -1,0 +1,77 @@
+#include "reference/element.h"
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+namespace fovea::reference {
+namespace {
+
+struct Format16 {
+  int fraction_bits, least_exponent, greatest_exponent;  // of normal numbers
+};
+constexpr Format16 kBinary16 = {10, -14, 15}, kBFloat16 = {7, -126, 127};
+
+double decode(const Format16 &f, uint16_t bits) {
+  const int fraction = bits & ((1 << f.fraction_bits) - 1), biased = (bits & 0x7FFF) >> f.fraction_bits;
+  const double sign = bits & 0x8000 ? -1 : 1;
+  if (biased > f.greatest_exponent - f.least_exponent + 1)
+    return fraction ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
+  const int whole = biased ? 1 << f.fraction_bits : 0;
+  return sign * std::ldexp(whole + fraction, std::max(biased, 1) - 1 + f.least_exponent - f.fraction_bits);
+}
+
+uint16_t encode(const Format16 &f, double value) {
+  const int sign = std::signbit(value) ? 0x8000 : 0, infinity = (f.greatest_exponent - f.least_exponent + 2) << f.fraction_bits;
+  if (std::isnan(value)) return uint16_t(sign | infinity | 1 << (f.fraction_bits - 1));
+  const int exponent = std::max(f.least_exponent, std::ilogb(value));
+  if (exponent > f.greatest_exponent) return uint16_t(sign | infinity);
+  // A carry out of the fraction goes into the exponent, and from the greatest exponent to infinity.
+  const int fraction = int(std::nearbyint(std::ldexp(std::fabs(value), f.fraction_bits - exponent)));
+  return uint16_t(sign | (((exponent - f.least_exponent) << f.fraction_bits) + fraction));
+}
+
+}  // namespace
+
+size_t element_bytes(fovea_dtype dtype) {
+  switch (dtype) {
+    case FOVEA_BOOL: return 1;
+    case FOVEA_F16:
+    case FOVEA_BF16: return 2;
+    case FOVEA_F32: return 4;
+    default: throw std::invalid_argument("a dtype without elements of its own");
+  }
+}
+
+double read_element(const void *data, fovea_dtype dtype, int64_t index) {
+  switch (dtype) {
+    case FOVEA_BOOL: return static_cast<const unsigned char *>(data)[index] != 0;
+    case FOVEA_F16: return decode(kBinary16, static_cast<const uint16_t *>(data)[index]);
+    case FOVEA_BF16: return decode(kBFloat16, static_cast<const uint16_t *>(data)[index]);
+    case FOVEA_F32: return static_cast<const float *>(data)[index];
+    default: throw std::invalid_argument("a dtype without elements of its own");
+  }
+}
+
+void write_element(void *data, fovea_dtype dtype, int64_t index, double value) {
+  switch (dtype) {
+    case FOVEA_BOOL: static_cast<unsigned char *>(data)[index] = value != 0; return;
+    case FOVEA_F16: static_cast<uint16_t *>(data)[index] = encode(kBinary16, value); return;
+    case FOVEA_BF16: static_cast<uint16_t *>(data)[index] = encode(kBFloat16, value); return;
+    case FOVEA_F32: static_cast<float *>(data)[index] = float(value); return;
+    default: throw std::invalid_argument("a dtype without elements of its own");
+  }
+}
+
+double lowest_element(fovea_dtype dtype) {
+  switch (dtype) {
+    case FOVEA_F16: return -65504;
+    case FOVEA_BF16: return -0x1.FEp127;
+    case FOVEA_F32: return -FLT_MAX;
+    default: throw std::invalid_argument("not a floating-point type");
+  }
+}
+
+}  // namespace fovea::reference
