@@ -1,6 +1,7 @@
 // ALiBi adds -slope * |p - j|, p being the query's position; fovea_alibi_slopes() gives the usual slopes for any number of heads.
 #include <gtest/gtest.h>
 
+#include <cfloat>
 #include <cmath>
 
 #include "support/call.h"
@@ -85,7 +86,8 @@ class AlibiTest : public LevelTest {
         ASSERT_NEAR(call.lse_at(0, h, i), largest + std::log(sum), 1e-6 * (1 + magnitude)) << where;
         for (int64_t j = 0; j < n.seq_kv; ++j) {
           const double weight = j < keys ? std::exp(bias[size_t(j)] - largest) / sum : 0;
-          ASSERT_NEAR(call.weight_at(0, h, i, j), weight, 1e-6 * (1 + magnitude) * weight + 1e-37) << where << " key " << j;
+          ASSERT_NEAR(call.weight_at(0, h, i, j), weight, 1e-6 * (1 + magnitude) * weight + double(keys + 1) * FLT_MIN)
+              << where << " key " << j;
         }
       }
     }

@@ -6,8 +6,7 @@
 namespace fovea::FOVEA_LEVEL {
 namespace {
 
-constexpr int64_t kLineBytes = 64;  // of a cache line
-constexpr int64_t kLineFloats = kLineBytes / sizeof(float);
+constexpr int64_t kLineFloats = 16;  // a cache line of 64 bytes
 
 class Ahead {
  public:

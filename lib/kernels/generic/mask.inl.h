@@ -44,26 +44,32 @@ inline void read_mask(const char *from, int32_t dtype, int64_t stride, int64_t n
   }
 }
 
-// The largest addition to a row in the first tile that has any, and in all.
+// What a piece of a mask adds to a row: the most in the first tile that adds anything, the most and the least in all.
 template <class Simd>
-struct MaskRise {
-  typename Simd::Vector first, most;
-  FOVEA_INLINE void clear() { first = most = Simd::set1(kNoKeys); }
-  FOVEA_INLINE void add_tile(typename Simd::Vector highest) {
+struct BiasRange {
+  typename Simd::Vector first, most, least;
+  FOVEA_INLINE void clear() {
+    first = most = Simd::set1(kNoKeys);
+    least = Simd::set1(0.0f);
+  }
+  FOVEA_INLINE void add_tile(const typename Simd::Vector (&bias)[kKeyTile]) {
+    const auto highest = maximum<Simd, kKeyTile>(bias);
     first = Simd::select_less(first, Simd::set1(kLowest), highest, first);
     most = Simd::max(most, highest);
+    FOVEA_UNROLL
+    for (int r = 0; r < kKeyTile; ++r) least = Simd::min(least, bias[r]);
   }
 };
 
-// Keys [first, end) of kLanes rows of a mask: piece[j * width + lane] for key first + j. rows: their entries for key 0. rise: of tiles from
+// Keys [first, end) of kLanes rows of a mask: piece[j * width + lane] for key first + j. rows: their entries for key 0. range: of tiles from
 // `first` on.
 template <class Simd>
 void transpose_mask(const char *const *rows, const Tensor &mask, int64_t first, int64_t end, float *piece, int64_t width,
-                    MaskRise<Simd> &rise) {
+                    BiasRange<Simd> &range) {
   constexpr int L = Simd::kLanes, kGroup = Simd::kMostColumns < kKeyTile ? kKeyTile : Simd::kMostColumns;
   const int64_t bytes = mask_element_bytes(mask.dtype), stride = mask.stride[3];
   const float *row[L];
-  rise.clear();
+  range.clear();
   // Whole lines of rows are used at once: rows may lie a power of two apart, and push each other out of the cache.
   if (mask.dtype == FOVEA_F32 && stride == 1) {
     for (int lane = 0; lane < L; ++lane) row[lane] = reinterpret_cast<const float *>(rows[lane]);
@@ -75,7 +81,7 @@ void transpose_mask(const char *const *rows, const Tensor &mask, int64_t first, 
       for (int c = 0; c < kGroup; ++c) {
         tile[c % kKeyTile] = x[c / Simd::kMostColumns][c % Simd::kMostColumns];
         Simd::store(piece + c * width, tile[c % kKeyTile]);
-        if (c % kKeyTile == kKeyTile - 1) rise.add_tile(maximum<Simd, kKeyTile>(tile));
+        if (c % kKeyTile == kKeyTile - 1) range.add_tile(tile);
       }
     }
   }
@@ -92,12 +98,12 @@ void transpose_mask(const char *const *rows, const Tensor &mask, int64_t first, 
       typename Simd::Vector x[kColumns];
       Simd::load_columns(row, c, x);
       FOVEA_UNROLL
-      for (int i = 0; i < kColumns; ++i) tile[c + i] = c + i < n ? x[i] : Simd::set1(kNoKeys);
+      for (int i = 0; i < kColumns; ++i) tile[c + i] = c + i < n ? x[i] : tile[0];  // the first is always there
     }
     FOVEA_UNROLL
     for (int c = 0; c < kKeyTile; ++c)
       if (c < n) Simd::store(piece + c * width, tile[c]);
-    rise.add_tile(maximum<Simd, kKeyTile>(tile));
+    range.add_tile(tile);
   }
 }
 

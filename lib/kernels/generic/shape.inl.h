@@ -29,8 +29,10 @@ struct TileWork {
   const float *slope;  // of the panel's rows, for ALiBi
   const float *bias;   // of the mask: [key][bias_stride] from `key` on; null: none
   int64_t bias_stride;
+  bool bias_excludes;          // some of it is below kLowestBias, perhaps -inf
   bool bias_only_excludes;     // it was added before
   const float *begin, *limit;  // the rows' windows; null: all of them hold the tile
+  bool takes_references;       // some row may meet its first key here
   const float *rise;           // how much higher scores may be expected later in the block; null: no higher
   int64_t key;
 };
@@ -56,7 +58,10 @@ FOVEA_INLINE void finish_vector(typename Simd::Vector (&s)[T], int i, const Tile
       s[r] = Simd::fma(slope, Simd::abs(behind), s[r]);
     }
   }
-  if (work.bias) {
+  if (work.bias && !work.bias_excludes && !work.bias_only_excludes) {
+    FOVEA_UNROLL
+    for (int r = 0; r < T; ++r) s[r] = Simd::fma(Simd::load(work.bias + r * work.bias_stride + i), Simd::set1(shape.unit), s[r]);
+  } else if (work.bias && work.bias_excludes) {
     FOVEA_UNROLL
     for (int r = 0; r < T; ++r) {
       const auto bias = Simd::load(work.bias + r * work.bias_stride + i);

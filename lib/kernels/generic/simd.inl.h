@@ -7,7 +7,7 @@
 //   kValueVectors, value_rows(w)        tile of outputs: value_rows(w) rows x w <= kValueVectors vectors of value dims
 //   clamp(t, low, high)                 NaN stays NaN
 //   exponent_bits(biased)               the low bits of its lanes shifted into the exponent: 2^n from n + 127
-//   load, store, set1, add, sub, mul, div, fma(a, b, c) = a * b + c, abs, max, select_less(a, b, x, y) = a < b ? x : y
+//   load, store, set1, add, sub, mul, div, fma(a, b, c) = a * b + c, abs, max, min, select_less(a, b, x, y) = a < b ? x : y
 //   sum(a)                              over the lanes
 //   all_less(a, b), all_finite(a)       over all lanes; false where a lane is NaN
 //   exp2(t)                             relative error <= 2^-22, exactly 1 at 0, exactly 0 where 2^t is below FLT_MIN, inf above
@@ -86,6 +86,7 @@ struct XsimdVector {
   static FOVEA_INLINE Vector div(Vector a, Vector b) { return a / b; }
   static FOVEA_INLINE Vector abs(Vector a) { return xsimd::abs(a); }
   static FOVEA_INLINE Vector max(Vector a, Vector b) { return xsimd::max(a, b); }
+  static FOVEA_INLINE Vector min(Vector a, Vector b) { return xsimd::min(a, b); }
   static FOVEA_INLINE Vector select_less(Vector a, Vector b, Vector x, Vector y) { return xsimd::select(a < b, x, y); }
   static FOVEA_INLINE bool all_less(Vector a, Vector b) { return xsimd::all(a < b); }
 };

@@ -14,7 +14,7 @@ namespace {
 constexpr float kSumLimit = 0x1p20f;
 constexpr double kLn2 = 0x1.62e42fefa39efp-1;
 constexpr float kSureToPass = 21.0f;           // log2 of kSumLimit, and one more
-constexpr float kRiseMargin = 10.0f;  // half of log2 of kSumLimit: what is expected may be missed by as much, either way
+constexpr float kRiseMargin = 10.0f;           // half of log2 of kSumLimit: what is expected may be missed by as much, either way
 constexpr float kSmallest = 1.175494351e-38f;  // FLT_MIN: less than this is a sum over no keys; others are at least 1
 
 // State of the rows of a panel; row r is lane r % kLanes of vector r / kLanes.
@@ -169,8 +169,12 @@ __attribute__((noinline)) bool exponentiate_tile(const float *k, int64_t k_strid
     auto reference = Simd::load(max + v * L);
     if constexpr (kKind == TileKind::kWorked) {
       finish_vector<Simd, T>(s, v * L, *work);
-      take_reference<Simd, T>(s, work->rise ? work->rise + v * L : nullptr, reference, beyond);
-      Simd::store(max + v * L, reference);
+      if constexpr (T == kKeyTile) {
+        if (work->takes_references) {
+          take_reference<Simd, T>(s, work->rise ? work->rise + v * L : nullptr, reference, beyond);
+          Simd::store(max + v * L, reference);
+        }
+      }
       reference = finite_reference<Simd>(reference);
     }
     if constexpr (kKind == TileKind::kFirst) {

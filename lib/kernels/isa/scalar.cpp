@@ -28,6 +28,7 @@ struct Vector4 {
   static FOVEA_INLINE Vector select_less(Vector a, Vector b, Vector x, Vector y) { return select(a < b, x, y); }
   static FOVEA_INLINE Vector abs(Vector a) { return (Vector)((Bits)a & 0x7fffffff); }
   static FOVEA_INLINE Vector max(Vector a, Vector b) { return select(a > b, a, b); }
+  static FOVEA_INLINE Vector min(Vector a, Vector b) { return select(a < b, a, b); }
   static FOVEA_INLINE bool every(Bits mask) { return (mask[0] & mask[1] & mask[2] & mask[3]) != 0; }
   static FOVEA_INLINE bool all_less(Vector a, Vector b) { return every(a < b); }
   static FOVEA_INLINE bool all_finite(Vector a) {

@@ -1,0 +1,265 @@
+// What a task reads and where: its rows in panels, their queries packed, blocks of its keys, and its scratch.
+#pragma once
+#include "kernels/generic/mask.inl.h"
+#include "kernels/generic/rows.inl.h"
+
+namespace fovea::FOVEA_LEVEL {
+namespace {
+
+// Hands out parts of a task's scratch. With base null it only counts.
+struct Arena {
+  char *base;
+  int64_t used;
+  template <class T>
+  T *take(int64_t count) {
+    T *part = reinterpret_cast<T *>(base + used);
+    used += (count * static_cast<int64_t>(sizeof(T)) + 63) & ~int64_t{63};
+    return part;
+  }
+};
+
+// Up to so many rows share a key-value head, scores are computed with the dims in the lanes. With them in the lanes a score costs
+// dim_k / kLanes multiply-adds and a sum over lanes, otherwise dim_k of a vector that these rows do not fill.
+constexpr int64_t kFewRows = 4;
+
+constexpr double kMostSoftcap = 0x1p120;
+constexpr double kLog2E = 0x1.71547652b82fep+0;
+
+FOVEA_INLINE bool dense_rows(const Tensor &t, int64_t dim) { return dim <= 1 || t.stride[3] == 1; }
+
+// A block of keys as the tiles read it.
+struct Block {
+  const float *k, *v;  // of the block's first key
+  int64_t k_stride, v_stride;
+  int64_t begin, keys;
+  int64_t first;           // keys before it are not read
+  const float *padded[2];  // copies of the tiles that hold the first and the last key, other keys as zeros; null: not made yet
+};
+
+template <class Simd>
+struct Task {
+  static constexpr int L = Simd::kLanes;
+  static constexpr int kRows = Panel<Simd>::kRows;
+
+  const Problem *call;
+  RowRange rows;
+  MaskMap mask_map;
+  bool dims_in_lanes;
+  bool always_shaped;  // scores of every block are changed
+  float query_scale;
+  ScoreShape<Simd> shape;
+  int64_t panel_count;
+  Panel<Simd> *panels;
+
+  // Scratch.
+  Arena arena;
+  float *packed_queries;
+  float *p;                                                 // weights of a panel and a block: [key][vectors * kLanes]
+  float *padded_tiles;                                      // see Block
+  float *marks;                                             // like p, for find_excluded()
+  float *bias;                                              // like p, of the mask
+  float *k_copy, *v_copy, *chunk_sums, *out_copy, *q_copy;  // null where the tensor's own memory serves
+
+  void carve(const Problem &problem, int64_t row_count, void *scratch) {
+    call = &problem;
+    arena = {static_cast<char *>(scratch), 0};
+    const bool windowed = problem.window_left != kUnbounded || problem.window_right != kUnbounded;
+    const bool reads_queries = problem.score && problem.score_replaces;
+    const int64_t vectors = (row_count + L - 1) / L;
+    const int64_t panel_vectors = windowed ? Simd::kWindowPanelVectors : Simd::kPanelVectors;
+    panel_count = (vectors + panel_vectors - 1) / panel_vectors;
+    panels = arena.take<Panel<Simd>>(panel_count);
+    const int64_t by_dims = smaller(row_count, kFewRows) * padded_dim<Simd>(problem.dim_k);
+    packed_queries = arena.take<float>(larger(by_dims, vectors * L * problem.dim_k));
+    p = arena.take<float>(kBlockKeys * kRows);
+    padded_tiles = arena.take<float>(2 * kKeyTile * problem.dim_k);
+    k_copy = dense_rows(problem.k, problem.dim_k) ? nullptr : arena.take<float>(kBlockKeys * problem.dim_k);
+    v_copy = dense_rows(problem.v, problem.dim_v) ? nullptr : arena.take<float>(kBlockKeys * problem.dim_v);
+    chunk_sums = problem.seq_kv <= kBlockKeys * kMaxChunks ? nullptr : arena.take<float>(row_count * problem.dim_v);
+    out_copy = dense_rows(problem.out, problem.dim_v) ? nullptr : arena.take<float>(row_count * problem.dim_v);
+    marks = windowed || problem.mask.data || problem.score ? arena.take<float>(kBlockKeys * kRows) : nullptr;
+    bias = problem.mask.data ? arena.take<float>(kRows * kBlockKeys) : nullptr;
+    q_copy = reads_queries && !dense_rows(problem.q, problem.dim_k) ? arena.take<float>(kRows * problem.dim_k) : nullptr;
+  }
+
+  void begin(const Problem &problem, const RowRange &range, void *scratch, const MaskMap &map, bool scores_wanted) {
+    rows = range;
+    mask_map = map;
+    const int64_t count = rows.row_end - rows.row_begin;
+    carve(problem, count, scratch);
+    // Depends on the row's own entry alone, not on the rows of a task, so that a row's bits do not depend on how tasks are cut.
+    dims_in_lanes = rows.q_len * problem.group <= kFewRows;
+    // The unit of scores: where no function of the caller sees them, log2(e) is in the packed queries already.
+    const double unit = problem.score ? 1 : kLog2E;
+    shape.unit = static_cast<float>(unit);
+    query_scale = static_cast<float>(static_cast<double>(problem.scale) * unit);
+    // Its reciprocal shall not be subnormal; scores that such a cap would change are far outside of the error bound.
+    const double softcap = problem.softcap < kMostSoftcap ? problem.softcap : kMostSoftcap;
+    shape.cap = static_cast<float>(softcap * unit);
+    shape.cap_to_log2 = softcap == 0 ? 0 : static_cast<float>(2 * kLog2E / (softcap * unit));
+    shape.keeps_excluded = problem.score && problem.score_replaces;
+    shape.alibi = problem.alibi_slopes != nullptr;
+    always_shaped = shape.cap != 0 || shape.alibi || problem.score;
+
+    int64_t row = 0, vectors = (count + L - 1) / L;
+    float *queries = packed_queries;
+    for (int64_t i = 0; i < panel_count; ++i) {
+      Panel<Simd> &panel = panels[i];
+      const int64_t left = panel_count - i;
+      panel.vectors = static_cast<int>(vectors / left + (vectors % left != 0));
+      panel.first_row = row;
+      panel.rows = static_cast<int>(smaller(panel.vectors * L, count - row));
+      panel.queries = queries;
+      begin_panel(panel, scores_wanted ? queries : nullptr);
+      queries += panel.vectors * L * problem.dim_k;
+      vectors -= panel.vectors;
+      row += panel.rows;
+    }
+  }
+
+  void find_rows(const Panel<Simd> &panel, const int64_t *stride, int64_t first_query, int64_t *offset) const {
+    row_offsets(*call, rows, stride, first_query, panel.first_row, panel.rows, panel.vectors * L, offset);
+  }
+
+  void begin_panel(Panel<Simd> &panel, float *queries) {
+    const Problem &problem = *call;
+    int64_t offset[kRows];
+    if (out_copy) {
+      for (int r = 0; r < panel.rows; ++r) panel.out[r] = out_copy + (panel.first_row + r) * problem.dim_v;
+    } else {
+      find_rows(panel, problem.out.stride, rows.first_query, offset);
+      for (int r = 0; r < panel.rows; ++r) panel.out[r] = static_cast<float *>(problem.out.data) + offset[r];
+    }
+    for (int r = 0; r < panel.rows && chunk_sums; ++r) panel.sum[r] = chunk_sums + (panel.first_row + r) * problem.dim_v;
+    set_windows(panel, problem, rows);
+    if (shape.alibi) begin_alibi(panel);
+    if (problem.mask.data) {
+      find_rows(panel, problem.mask.stride, 0, offset);
+      for (int r = 0; r < panel.vectors * L; ++r)
+        panel.mask[r] = static_cast<const char *>(problem.mask.data) + offset[r] * mask_element_bytes(problem.mask.dtype);
+    }
+    for (int i = 0; i < panel.vectors * L; i += L) {
+      Simd::store(panel.state.max + i, Simd::set1(kNoKeys));
+      Simd::store(panel.state.sum + i, Simd::set1(0.0f));
+      Simd::store(panel.state.sum_low + i, Simd::set1(0.0f));
+    }
+    panel.started = false;
+    if (queries == nullptr) return;
+    // Lanes behind the last row repeat it, so that they never stand out.
+    find_rows(panel, problem.q.stride, rows.first_query, offset);
+    const float *q[kRows];
+    for (int r = 0; r < panel.vectors * L; ++r) q[r] = static_cast<const float *>(problem.q.data) + offset[r];
+    if (dims_in_lanes)
+      pack_rows(q, panel.rows, queries);
+    else
+      pack_queries(q, panel.vectors, queries);
+  }
+
+  void begin_alibi(Panel<Simd> &panel) const {
+    const Problem &problem = *call;
+    for (int r = 0; r < panel.vectors * L; ++r) {
+      const int64_t row = rows.row_begin + panel.first_row + smaller(r, panel.rows - 1);
+      panel.slope[r] = problem.alibi_slopes[rows.head_kv * problem.group + row % problem.group] * shape.unit;
+      panel.position[r] = row / problem.group + (problem.bottom_right ? rows.kv_len - rows.q_len : 0);
+    }
+  }
+
+  void pack_queries(const float *const *q, int vectors, float *packed) const {
+    const int64_t dim_k = call->dim_k, stride = call->q.stride[3];
+    const int width = vectors * L;
+    const auto scale = Simd::set1(query_scale);
+    for (int v = 0; v < vectors; ++v) {
+      int64_t d = 0;
+      if (dense_rows(call->q, dim_k)) {
+        for (; d + kColumns <= dim_k; d += kColumns) {
+          typename Simd::Vector x[kColumns];
+          Simd::load_columns(q + v * L, d, x);
+          FOVEA_UNROLL
+          for (int i = 0; i < kColumns; ++i) Simd::store(packed + (d + i) * width + v * L, Simd::mul(x[i], scale));
+        }
+      }
+      for (; d < dim_k; ++d) {
+        for (int i = 0; i < L; ++i) packed[d * width + v * L + i] = q[v * L + i][d * stride] * query_scale;
+      }
+    }
+  }
+
+  void pack_rows(const float *const *q, int rows, float *packed) const {
+    const int64_t dim_k = call->dim_k, padded = padded_dim<Simd>(dim_k), stride = call->q.stride[3];
+    for (int r = 0; r < rows; ++r, packed += padded) {
+      for (int64_t d = 0; d < padded; ++d) packed[d] = d < dim_k ? q[r][d * stride] * query_scale : 0.0f;
+    }
+  }
+
+  void load_block(int64_t begin, int64_t end, int64_t first, Block &block) {
+    const Problem &problem = *call;
+    const Tensor &k = problem.k, &v = problem.v;
+    const int64_t key = rows.first_key + begin;
+    block.begin = begin;
+    block.keys = end - begin;
+    block.first = first;
+    block.k = static_cast<const float *>(k.data) + rows.batch * k.stride[0] + rows.head_kv * k.stride[1] + key * k.stride[2];
+    block.v = static_cast<const float *>(v.data) + rows.batch * v.stride[0] + rows.head_kv * v.stride[1] + key * v.stride[2];
+    block.k_stride = k.stride[2];
+    block.v_stride = v.stride[2];
+    if (k_copy) {
+      gather(block.k, k, first, block.keys, problem.dim_k, k_copy);
+      block.k = k_copy;
+      block.k_stride = problem.dim_k;
+    }
+    if (v_copy) {
+      gather(block.v, v, first, block.keys, problem.dim_v, v_copy);
+      block.v = v_copy;
+      block.v_stride = problem.dim_v;
+    }
+    block.padded[0] = block.padded[1] = nullptr;
+  }
+
+  static void gather(const float *from, const Tensor &t, int64_t first, int64_t end, int64_t dim, float *to) {
+    for (int64_t j = first; j < end; ++j) {
+      for (int64_t d = 0; d < dim; ++d) to[j * dim + d] = from[j * t.stride[2] + d * t.stride[3]];
+    }
+  }
+
+  // The first block from the one that begins at `begin` on of which some row may see a key.
+  int64_t next_block(const Panel<Simd> &panel, int64_t begin) const {
+    for (; begin < panel.most_limit; begin += kBlockKeys) {
+      if (mask_map.bits == nullptr || (describe(panel, begin) & kMapPermits)) return begin;
+    }
+    return kNoBlock;
+  }
+
+  unsigned describe(const Panel<Simd> &panel, int64_t begin) const {
+    const int64_t group = call->group, row = rows.row_begin + panel.first_row, last = row + panel.rows - 1;
+    const bool one_query = row / group == last / group;
+    const int64_t head = rows.head_kv * group;
+    return describe_block(mask_map, head + (one_query ? row % group : 0), head + (one_query ? last % group + 1 : group),
+                          row / group, last / group, begin / kBlockKeys);
+  }
+
+  float sink(int64_t row) const {
+    if (call->sinks == nullptr) return kNoKeys;
+    return call->sinks[rows.head_kv * call->group + (rows.row_begin + row) % call->group];
+  }
+
+  void add_sinks(Panel<Simd> &panel) const {
+    for (int r = 0; r < panel.rows; ++r) {
+      add_sink(panel, r);
+      panel.state.keep[r] *= panel.state.unit[r];
+      panel.state.take[r] *= panel.state.unit[r];
+    }
+  }
+
+  // The sink joins the sum that a row is divided by.
+  void add_sink(Panel<Simd> &panel, int r) const {
+    SoftmaxState<Simd> &state = panel.state;
+    state.unit[r] = 1.0f;
+    if (call->sinks == nullptr || state.max[r] < kLowest) return;
+    const double sum = static_cast<double>(state.divide[r]) + sink_weight(sink(panel.first_row + r), state.max[r]);
+    if (sum > kLargeSum) state.unit[r] = kLargeSumUnit;
+    state.divide[r] = static_cast<float>(sum * static_cast<double>(state.unit[r]));
+  }
+};
+
+}  // namespace
+}  // namespace fovea::FOVEA_LEVEL
