@@ -150,10 +150,11 @@ typedef struct fovea_params {
   uint32_t struct_size; /* sizeof(fovea_params) of the caller */
   uint32_t flags;       /* 0 */
   int64_t batch, heads_q, heads_kv, seq_q, seq_kv, dim_k, dim_v;
-  fovea_tensor q;   /* [batch, heads_q,  seq_q,  dim_k] f32 */
-  fovea_tensor k;   /* [batch, heads_kv, seq_kv, dim_k] f32; query head h uses key-value head h * heads_kv / heads_q */
-  fovea_tensor v;   /* [batch, heads_kv, seq_kv, dim_v] f32 */
-  fovea_tensor out; /* [batch, heads_q,  seq_q,  dim_v] f32; no element may overlap another or anything else of the call */
+  /* q, k, v and out are FOVEA_F32, FOVEA_F16 or FOVEA_BF16, in any mix. Arithmetic is float32; results are rounded to nearest even. */
+  fovea_tensor q;   /* [batch, heads_q,  seq_q,  dim_k] */
+  fovea_tensor k;   /* [batch, heads_kv, seq_kv, dim_k]; query head h uses key-value head h * heads_kv / heads_q */
+  fovea_tensor v;   /* [batch, heads_kv, seq_kv, dim_v] */
+  fovea_tensor out; /* [batch, heads_q,  seq_q,  dim_v]; no element may overlap another or anything else of the call */
 
   /* Optional output [batch, heads_q, seq_q, seq_kv] f32: the softmax matrix; excluded keys 0. A row sums to 1, to less with a
    * sink, to 0 if it is empty. Not with packed batches. */
@@ -234,7 +235,7 @@ FOVEA_API const char *fovea_status_string(fovea_status status);
 /* The text of this thread's latest failure, naming the argument; "" before the first. Valid until the thread's next failure. */
 FOVEA_API const char *fovea_last_error(void);
 
-/* Fills p for dense [batch, head, seq, dim] f32 tensors of these sizes, scale 1/sqrt(dim_k), every option off, every pointer
+/* Fills p for dense [batch, head, seq, dim] tensors of these sizes, dtype FOVEA_F32, scale 1/sqrt(dim_k), every option off, every pointer
  * NULL. struct_size is sizeof(fovea_params). Sizes of 0 are valid; dims are at most 2^24. */
 FOVEA_API fovea_status fovea_params_init(fovea_params *p, size_t struct_size, int64_t batch, int64_t heads_q, int64_t heads_kv,
                                          int64_t seq_q, int64_t seq_kv, int64_t dim_k, int64_t dim_v);

@@ -89,7 +89,7 @@ fovea_status check_later_fields(const fovea_params &p) {
   return fail(FOVEA_ERR_UNSUPPORTED, "%s: this version supports only the value that fovea_params_init() sets", name);
 }
 
-enum class Role { kActivation, kCache, kMask };  // K and V may come quantised, in later versions
+enum class Role { kActivation, kCache, kMask, kWeights };  // K and V may come quantised, in later versions
 
 fovea_status check_dtype(const char *name, const fovea_tensor &t, Role role) {
   const bool is_mask = role == Role::kMask;
@@ -97,8 +97,8 @@ fovea_status check_dtype(const char *name, const fovea_tensor &t, Role role) {
     case FOVEA_F32: break;
     case FOVEA_F16:
     case FOVEA_BF16:
-      if (is_mask) break;
-      return fail(FOVEA_ERR_UNSUPPORTED, "%s.dtype: this version supports only FOVEA_F32", name);
+      if (role != Role::kWeights) break;
+      return fail(FOVEA_ERR_UNSUPPORTED, "%s.dtype: this version supports only FOVEA_F32 here", name);
     case FOVEA_I8:
     case FOVEA_Q8_0:
     case FOVEA_Q4_0:
@@ -118,7 +118,7 @@ fovea_status check_dtypes(const fovea_params &p) {
   if (!status) status = check_dtype("k", p.k, Role::kCache);
   if (!status) status = check_dtype("v", p.v, Role::kCache);
   if (!status) status = check_dtype("out", p.out, Role::kActivation);
-  if (!status && p.weights.data) status = check_dtype("weights", p.weights, Role::kActivation);
+  if (!status && p.weights.data) status = check_dtype("weights", p.weights, Role::kWeights);
   if (!status && p.mask.data) status = check_dtype("mask", p.mask, Role::kMask);
   return status;
 }

@@ -74,4 +74,19 @@ double lowest_element(fovea_dtype dtype) {
   }
 }
 
+double unit_roundoff(fovea_dtype dtype) {
+  switch (dtype) {
+    case FOVEA_F16: return 0x1p-11;
+    case FOVEA_BF16: return 0x1p-8;
+    case FOVEA_F32: return 0x1p-24;
+    default: throw std::invalid_argument("not a floating-point type");
+  }
+}
+
+// Half a unit in the last place above the greatest finite value, which is odd: the tie goes to infinity.
+double least_that_overflows(fovea_dtype dtype) {
+  const double greatest = -lowest_element(dtype);
+  return greatest + std::exp2(std::ilogb(greatest)) * unit_roundoff(dtype);
+}
+
 }  // namespace fovea::reference

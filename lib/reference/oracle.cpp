@@ -14,8 +14,9 @@
 namespace fovea::reference {
 namespace {
 
-constexpr double kUnitRoundoff = 0x1p-24;  // u: of float
-constexpr double kWeightError = 0x1p-22;   // u_p: of one float exp2, argument reduction included
+constexpr double kUnitRoundoff = 0x1p-24;       // u: of float, which all arithmetic is done in
+constexpr double kWeightError = 0x1p-22;        // u_p: of one float exp2, argument reduction included
+constexpr double kSubnormalHalfStep = 0x1p-25;  // of binary16, whose subnormals are in every ordinary range
 // Of exponentials before they are divided by their sum: 2^20 in each of 64 chunks, or a row's keys.
 constexpr double kLargestSum = 0x1p26;
 constexpr double kLog2e = 1.4426950408889634;
@@ -319,9 +320,8 @@ Verdict compare(const fovea_params &p, const Expected &e, const std::vector<int6
     if (!place.exists || e.score_magnitude[row] == kInfinity) continue;
     const double score_error = kUnitRoundoff * (1 + 2 * e.score_magnitude[row]);
     const double underflow = double(e.kept[row] + 1) * FLT_MIN;
-    const auto bound_of = [&](double expected, double g) {
-      return 8 * (score_error * g + kWeightError * g) + kUnitRoundoff * std::fabs(expected) + underflow;
-    };
+    const auto arithmetic_error = [&](double g) { return 8 * (score_error * g + kWeightError * g) + underflow; };
+    const double half_step = p.out.dtype == FOVEA_F16 ? kSubnormalHalfStep : 0, overflow = least_that_overflows(p.out.dtype);
     for (int64_t c = 0; c < e.dim_v; ++c) {
       const double expected = e.out[row * e.dim_v + c], g = e.magnitude[row * e.dim_v + c];
       const double actual = query_element(p, p.out, place, c);
@@ -330,7 +330,11 @@ Verdict compare(const fovea_params &p, const Expected &e, const std::vector<int6
         if (std::isinf(g) && std::isfinite(actual)) verdict.out_ratio = kInfinity, verdict.worst_row = row, verdict.worst_dim = c;
         continue;
       }
-      const double ratio = ratio_of(actual, expected, bound_of(expected, g) + e.lost[row * e.dim_v + c]);
+      const double before_rounding = arithmetic_error(g) + e.lost[row * e.dim_v + c];
+      const bool overflowed = std::isinf(actual) && actual * expected > 0;  // not NaN
+      const double ratio =
+          overflowed ? std::max(0.0, overflow - std::fabs(expected)) / before_rounding
+                     : ratio_of(actual, expected, before_rounding + unit_roundoff(p.out.dtype) * std::fabs(expected) + half_step);
       const double error = std::fabs(actual - expected);
       if (ratio > verdict.out_ratio || verdict.worst_row < 0) {
         verdict.out_ratio = ratio;
@@ -351,7 +355,7 @@ Verdict compare(const fovea_params &p, const Expected &e, const std::vector<int6
         const double expected = e.weights[row * e.seq_kv + j];
         const double actual = query_element(p, p.weights, place, j);
         // Excluded keys weigh exactly 0; in a row of NaN only those of the set are NaN.
-        const double bound = e.in_set[row * e.seq_kv + j] ? bound_of(expected, expected) : 0;
+        const double bound = e.in_set[row * e.seq_kv + j] ? arithmetic_error(expected) + kUnitRoundoff * expected : 0;
         verdict.weights_ratio = std::max(verdict.weights_ratio, ratio_of(actual, expected, bound));
       }
     }

@@ -6,6 +6,8 @@
 //     Where the call has a score function, such a key is excluded;
 //   - a score of NaN at a permitted key makes the row NaN, and so does +infinity (infinity - infinity);
 //   - a finite score plus finite biases is never below -FLT_MAX.
+//
+// Inputs are taken as the numbers that their elements are, whatever the type.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -45,8 +47,9 @@ struct Expected {
 Expected attention(const fovea_params &p, bool want_weights = false, const std::vector<int64_t> &rows = {});
 
 // Largest error of p->out (and lse and weights where present) as a multiple of the bound of docs/semantics.md; at most 1 is right. A
-// NaN where the oracle has none, or none where it has one, is infinity. Rows whose scores can leave the range of float, and elements
-// with g beyond it, are outside the bound and not compared.
+// NaN where the oracle has none, or none where it has one, is infinity; an infinite output stands for every number that rounds to it.
+// Rows whose scores can leave the range of float, and elements with g beyond it, are outside the bound and not compared. Subnormal f32
+// and bf16 numbers may count as 0, in inputs and in outputs: the bound has room for them.
 struct Verdict {
   double out_ratio, lse_ratio, weights_ratio;  // error / bound, the largest
   double max_abs_error, max_rel_error;         // of out

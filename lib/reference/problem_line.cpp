@@ -19,11 +19,12 @@
 namespace fovea::reference {
 namespace {
 
-constexpr unsigned char kPoison = 0xFF;  // four of them are a NaN with a payload that no arithmetic produces
-constexpr uint32_t kPoisonWord = 0xFFFFFFFF;
+constexpr unsigned char kPoison =
+    0xFF;  // an element of it is a NaN in each of the types, with a payload that no arithmetic produces
 constexpr int64_t kUnusedStride = std::numeric_limits<int64_t>::max();  // of the batch axis of packed tensors
 
 const std::vector<std::string> kLayouts = {"bhsd", "bshd", "bhds", "packed", "padded", "strided", "broadcast"};
+const std::vector<std::string> kTypes = {"f32", "f16", "bf16"};
 const std::vector<std::string> kDistributions = {"normal", "uniform", "ones", "zero", "outlier"};
 
 std::string parse_choice(const std::string &key, const std::string &value, const std::vector<std::string> &choices) {
@@ -171,8 +172,8 @@ Side side_of(const ProblemLine &line, Role role) {
   return side;
 }
 
-fovea_dtype mask_dtype(const ProblemLine &line) {
-  return line.mask == "bool" ? FOVEA_BOOL : line.mask == "f16" ? FOVEA_F16 : line.mask == "bf16" ? FOVEA_BF16 : FOVEA_F32;
+fovea_dtype dtype_named(const std::string &name) {
+  return name == "bool" ? FOVEA_BOOL : name == "f16" ? FOVEA_F16 : name == "bf16" ? FOVEA_BF16 : FOVEA_F32;
 }
 
 // What is added to a score; coordinates along which the mask repeats are 0.
@@ -188,7 +189,7 @@ double mask_value(const ProblemLine &line, int64_t kv_len, int64_t b, int64_t h,
   const uint64_t lot = mix(row ^ mix(uint64_t(j)));
   if (line.mask_fill == "low") {
     if (line.mask == "bool") return 0;
-    const double low[] = {0, -88, -95, -200, -1e4, lowest_element(mask_dtype(line))};
+    const double low[] = {0, -88, -95, -200, -1e4, lowest_element(dtype_named(line.mask))};
     return low[lot % 6];
   }
   const uint64_t key_block = uint64_t(j / 300);
@@ -317,6 +318,15 @@ std::string parse(const std::string &text, ProblemLine *line) {
       {"k", word(kLayouts, &line->layout_k)},
       {"v", word(kLayouts, &line->layout_v)},
       {"out", word(kLayouts, &line->layout_out)},
+      {"type",
+       [&](Value key, Value value) {
+         line->type_q = line->type_k = line->type_v = line->type_out = value;
+         return parse_choice(key, value, kTypes);
+       }},
+      {"tq", word(kTypes, &line->type_q)},
+      {"tk", word(kTypes, &line->type_k)},
+      {"tv", word(kTypes, &line->type_v)},
+      {"tout", word(kTypes, &line->type_out)},
       {"lse", flag(&line->lse)},
       {"weights", flag(&line->weights)},
       {"dist", word(kDistributions, &line->dist)},
@@ -395,6 +405,15 @@ std::string format(const ProblemLine &line) {
   add("k", line.layout_k, layouts.layout_k);
   add("v", line.layout_v, layouts.layout_v);
   add("out", line.layout_out, layouts.layout_out);
+  ProblemLine types;
+  if (line.type_q == line.type_k && line.type_k == line.type_v) {
+    add("type", line.type_q, types.type_q);
+    types.type_q = types.type_k = types.type_v = types.type_out = line.type_q;
+  }
+  add("tq", line.type_q, types.type_q);
+  add("tk", line.type_k, types.type_k);
+  add("tv", line.type_v, types.type_v);
+  add("tout", line.type_out, types.type_out);
   add("lse", line.lse, standard.lse);
   add("weights", line.weights, standard.weights);
   add("dist", line.dist, standard.dist);
@@ -410,14 +429,16 @@ struct ProblemData::Impl {
   Side queries, keys;
   Shape shapes[kRoles];
   View views[kRoles];
+  fovea_dtype types[kRoles];
   GuardedBuffer packed;
   GuardedBuffer buffers[kRoles];  // those of q, k and v are empty where they are packed
   std::vector<GuardedBuffer> arrays;
 
   const Side &side(Role role) const { return role == kK || role == kV ? keys : queries; }
-  float *tensor(Role role) const {
-    if (role <= kV && packed.bytes()) return packed.as<float>() + views[role].offset;
-    return buffers[role].as<float>();
+  void *tensor(Role role) const {
+    if (role <= kV && packed.bytes())
+      return packed.as<unsigned char>() + views[role].offset * int64_t(element_bytes(types[role]));
+    return buffers[role].data();
   }
   template <class T>
   const T *array(const std::vector<T> &values, Flush flush) {
@@ -429,7 +450,7 @@ struct ProblemData::Impl {
   std::vector<float> dense(Role role) const {
     std::vector<float> values;
     for_each_element(views[role], shapes[role], [&](int64_t, int64_t, int64_t, int64_t, int64_t offset) {
-      values.push_back(buffers[role].as<float>()[offset]);
+      values.push_back(float(read_element(buffers[role].data(), types[role], offset)));
     });
     return values;
   }
@@ -450,8 +471,9 @@ void ProblemData::Impl::fill_input(const ProblemLine &line, Role role, bool broa
         const uint64_t hash = mix(mix(mix(mix(mix(line.seed) + role) + uint64_t(entry)) + uint64_t(h)) + uint64_t(s));
         fill_row(line, role, hash, shape.dim, row.data());
         const int64_t first = entries.packed ? entries.first[size_t(b)] : 0, stride_b = entries.packed ? 0 : view.stride[0];
-        float *out = tensor(role) + b * stride_b + h * view.stride[1] + (first + s) * view.stride[2];
-        for (int64_t d = 0; d < shape.dim; ++d) out[d * view.stride[3]] = row[size_t(d)];
+        const int64_t start = b * stride_b + h * view.stride[1] + (first + s) * view.stride[2];
+        for (int64_t d = 0; d < shape.dim; ++d)
+          write_element(tensor(role), types[role], start + d * view.stride[3], row[size_t(d)]);
       }
 }
 
@@ -460,7 +482,7 @@ void ProblemData::Impl::fill_mask(const ProblemLine &line) {
   const View &view = views[kMask];
   const auto along = [&](char axis) { return line.mask_axes.find(axis) != std::string::npos; };
   const auto extent = [&](char axis, int64_t length) { return along(axis) ? length : std::min<int64_t>(length, 1); };
-  const fovea_dtype dtype = mask_dtype(line);
+  const fovea_dtype dtype = types[kMask];
   for (int64_t b = 0; b < line.batch; ++b) {
     const int64_t q_len = queries.length[size_t(b)], kv_len = keys.length[size_t(b)];
     for (int64_t h = 0; h < extent('h', line.heads_q); ++h)
@@ -499,9 +521,18 @@ ProblemData::ProblemData(const ProblemLine &line, bool guard_front) : impl_(new 
                                        line.layout_out,
                                        line.layout_out,
                                        line.layout_q == "broadcast" ? "bhsd" : line.layout_q};
+  const fovea_dtype types[kRoles] = {dtype_named(line.type_q),
+                                     dtype_named(line.type_k),
+                                     dtype_named(line.type_v),
+                                     dtype_named(line.type_out),
+                                     FOVEA_F32,
+                                     FOVEA_F32,
+                                     dtype_named(line.mask)};
+  std::copy(types, types + kRoles, impl.types);
   const bool wanted[kRoles] = {true, true, true, true, line.weights, line.lse, line.mask != "none"};
   const bool packed = line.layout_q == "packed" && line.layout_k == "packed" && line.layout_v == "packed" &&
-                      queries.packed == keys.packed && queries.tokens == keys.tokens && line.dim_k == line.dim_v;
+                      queries.packed == keys.packed && queries.tokens == keys.tokens && line.dim_k == line.dim_v &&
+                      line.type_q == line.type_k && line.type_k == line.type_v;
   for (int role = 0; role < kRoles; ++role) {
     View &view = impl.views[role];
     view = own_view(layouts[role], impl.shapes[role], Role(role));
@@ -510,13 +541,12 @@ ProblemData::ProblemData(const ProblemLine &line, bool guard_front) : impl_(new 
       const int64_t first_head = role == kQ ? 0 : line.heads_q + (role == kV) * line.heads_kv;
       view = View{first_head * dim, {queries.tokens * heads * dim, dim, heads * dim, 1}};
     } else if (wanted[role]) {
-      const size_t bytes = role == kMask ? element_bytes(mask_dtype(line)) : sizeof(float);
-      impl.buffers[role] = GuardedBuffer(span(view, impl.shapes[role]) * bytes, flush, kPoison);
+      impl.buffers[role] = GuardedBuffer(span(view, impl.shapes[role]) * element_bytes(types[role]), flush, kPoison);
     }
   }
   if (packed) {
     const int64_t elements = batch_q * queries.tokens * (line.heads_q + 2 * line.heads_kv) * line.dim_k;
-    impl.packed = GuardedBuffer(size_t(elements) * sizeof(float), flush, kPoison);
+    impl.packed = GuardedBuffer(size_t(elements) * element_bytes(types[kQ]), flush, kPoison);
   }
 
   for (const Role role : {kQ, kK, kV}) {
@@ -528,7 +558,7 @@ ProblemData::ProblemData(const ProblemLine &line, bool guard_front) : impl_(new 
   const auto set = [&](fovea_tensor *t, Role role) {
     t->data = impl.tensor(role);
     std::copy(impl.views[role].stride, impl.views[role].stride + 4, t->stride);
-    t->dtype = FOVEA_F32;
+    t->dtype = types[role];
     if (impl.side(role).packed) t->stride[0] = kUnusedStride;
   };
   set(&params.q, kQ);
@@ -537,7 +567,7 @@ ProblemData::ProblemData(const ProblemLine &line, bool guard_front) : impl_(new 
   set(&params.out, kOut);
   if (line.weights) set(&params.weights, kWeights);
   if (line.lse) {
-    params.lse = impl.tensor(kLse);
+    params.lse = impl.buffers[kLse].as<float>();
     std::copy(impl.views[kLse].stride, impl.views[kLse].stride + 3, params.lse_stride);
     if (queries.packed) params.lse_stride[0] = kUnusedStride;
   }
@@ -550,7 +580,7 @@ ProblemData::ProblemData(const ProblemLine &line, bool guard_front) : impl_(new 
     impl.buffers[kMask].set_writable(false);
     params.mask.data = impl.buffers[kMask].data();
     std::copy(impl.views[kMask].stride, impl.views[kMask].stride + 4, params.mask.stride);
-    params.mask.dtype = mask_dtype(line);
+    params.mask.dtype = types[kMask];
   }
   if (queries.packed) params.cu_seqlens_q = impl.array(queries.first, flush);
   if (keys.packed) params.cu_seqlens_kv = impl.array(keys.first, flush);
@@ -578,11 +608,11 @@ bool ProblemData::output_gaps_intact() const {
   for (const Role role : {kOut, kWeights, kLse}) {
     const GuardedBuffer &buffer = impl_->buffers[role];
     if (!buffer.bytes()) continue;
+    const size_t bytes = element_bytes(impl_->types[role]);
     std::vector<unsigned char> pages(buffer.pages(), buffer.pages() + buffer.page_bytes());
     unsigned char *first = pages.data() + (static_cast<unsigned char *>(buffer.data()) - buffer.pages());
     const auto forgive = [&](int64_t b, int64_t, int64_t row, int64_t, int64_t offset) {
-      if (impl_->queries.has_row(b, row))
-        std::memcpy(first + offset * int64_t{sizeof kPoisonWord}, &kPoisonWord, sizeof kPoisonWord);
+      if (impl_->queries.has_row(b, row)) std::memset(first + offset * int64_t(bytes), kPoison, bytes);
     };
     for_each_element(impl_->views[role], impl_->shapes[role], forgive);
     if (std::any_of(pages.begin(), pages.end(), [](unsigned char byte) { return byte != kPoison; })) return false;

@@ -16,17 +16,20 @@ namespace fovea::reference {
 //   left=-1 right=-1 align=br|tl softcap=0 alibi=0|1 sinks=0|1 lens=full|ragged packed=0|1|q|kv score=none|modify|replace
 //   mask=none|bool|f32|f16|bf16 maskaxes=qk (any of b, h, q, k in this order) maskfill=random|true|blocks|late|low
 //   layout=bhsd|bshd|bhds|packed|padded|strided|broadcast (all tensors) q=... k=... v=... out=... (one tensor)
+//   type=f32|f16|bf16 (all four tensors) tq=... tk=... tv=... tout=... (one tensor)
 //   lse=0|1 weights=0|1 dist=normal|uniform|ones|zero|outlier gain=1 seed=1 isa=auto|scalar|avx2|... threads=1 exec=omp|pool|serial
 //
 // Layouts: bhsd and bshd are dense with dim innermost; bhds has seq innermost; packed makes q, k and v the parts of one
-// [batch][seq][heads_q + 2 heads_kv][dim] allocation (all three must say so and have equal lengths and dims, else it means padded);
+// [batch][seq][heads_q + 2 heads_kv][dim] allocation (all three must say so and have equal lengths, dims and types, else it means
+// padded);
 // padded has 3 elements between rows and 5 more between heads; strided has an innermost stride of 2 (q, v) or 3 (k, out); broadcast
 // repeats one head of one batch entry, for inputs only (as the layout of all tensors it leaves out in bhsd). weights and lse follow
 // out; the mask follows q, and repeats along the axes that maskaxes does not name.
 //
 // Inputs: normal is N(0, 1), uniform is [-1, 1); outlier is normal with some keys 32 times as large, some 0, and some values 10000
 // times as large, so that the first keys say little about the largest score. All are multiplied by gain. An input element depends
-// on seed and its coordinates (of its batch entry) alone: neither on layout nor on any size.
+// on seed and its coordinates (of its batch entry) alone: neither on layout nor on any size, and on the type only in that it is
+// rounded to it, to nearest even.
 //
 // Lengths: ragged gives each batch entry lengths of its own, in seqlens_*; some are full, and with more than one entry one is 0.
 // packed puts the entries (segments) one after the other on one token axis, with cu_seqlens_*, on both sides or that of q or of k and
@@ -50,6 +53,7 @@ struct ProblemLine {
   std::string mask = "none", mask_axes = "qk", mask_fill = "random";
   std::string lens = "full", packed = "0", score = "none";
   std::string layout_q = "bhsd", layout_k = "bhsd", layout_v = "bhsd", layout_out = "bhsd";
+  std::string type_q = "f32", type_k = "f32", type_v = "f32", type_out = "f32";
   bool lse = false, weights = false;
   std::string dist = "normal";
   float gain = 1;

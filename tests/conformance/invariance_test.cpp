@@ -68,6 +68,11 @@ const char *const kShapes[] = {
     "hq=2 hkv=2 sq=3 skv=9000 dk=16 dv=16 left=5000 causal=br softcap=2",
     "hq=4 hkv=2 sq=50 skv=300 dk=16 dv=24 score=modify mask=f32 weights=1",
     "hq=4 hkv=4 sq=2 skv=1300 dk=16 dv=24 score=replace causal=br",
+    // Types of 16 bits.
+    "hq=8 hkv=2 sq=200 skv=300 dk=64 dv=64 causal=br weights=1 type=bf16",
+    "hq=4 hkv=1 sq=3 skv=4097 dk=33 dv=31 weights=1 type=f16",
+    "sq=97 skv=1500 dk=65 dv=1 causal=br dist=outlier v=strided tk=bf16 tv=f16",
+    "hq=4 hkv=1 sq=1 skv=1500 dk=33 dv=7 dist=outlier type=bf16 tout=f32",
 };
 const char *const kShapesOfOneBatch[] = {
     "b=3 hq=6 hkv=2 sq=50 skv=300 dk=16 dv=24 lens=ragged alibi=1 sinks=1 weights=1",
@@ -75,6 +80,7 @@ const char *const kShapesOfOneBatch[] = {
     "b=4 hq=4 hkv=1 sq=1 skv=3000 dk=16 dv=24 lens=ragged mask=bool maskaxes=bhqk left=1000 sinks=1 weights=1",
     "b=4 hq=3 hkv=1 sq=97 skv=97 dk=33 dv=24 packed=1 mask=f16 maskaxes=bhqk score=modify",
     "b=3 hq=4 hkv=4 sq=20 skv=300 dk=16 dv=8 packed=q lens=ragged sinks=1 score=replace",
+    "b=4 hq=4 hkv=2 sq=70 skv=600 dk=16 dv=24 packed=1 causal=br type=f16 tout=bf16",
 };
 
 class InvarianceTest : public LevelTest {
@@ -207,7 +213,9 @@ TEST_P(InvarianceTest, BitsDependOnNoLayout) {
   for (const char *shape :
        {"hq=4 hkv=2 sq=37 skv=300 dk=33 dv=40 weights=1", "hq=2 hkv=2 sq=2 skv=4100 dk=64 dv=17 causal=br dist=outlier",
         "hq=4 hkv=2 sq=37 skv=300 dk=33 dv=40 weights=1 mask=f16 maskaxes=bhqk lens=ragged sinks=1 alibi=1",
-        "hq=4 hkv=2 sq=37 skv=300 dk=33 dv=40 packed=1 mask=bool maskaxes=qk left=100 causal=br score=replace"}) {
+        "hq=4 hkv=2 sq=37 skv=300 dk=33 dv=40 packed=1 mask=bool maskaxes=qk left=100 causal=br score=replace",
+        "hq=4 hkv=2 sq=37 skv=300 dk=33 dv=40 weights=1 type=bf16", "hq=2 hkv=2 sq=2 skv=4100 dk=64 dv=17 causal=br type=f16",
+        "hq=4 hkv=2 sq=37 skv=300 dk=33 dv=40 tk=f16 tv=bf16 tout=f16"}) {
     ProblemLine line = parsed(shape);
     line.batch = 2;
     line.threads = 2;

@@ -69,6 +69,7 @@ enum Factor {
   kOutputs,
   kDistribution,
   kScale,
+  kTypes,
   kFactors
 };
 
@@ -78,6 +79,22 @@ struct Workers {
 };
 const std::vector<Workers> kAllWorkers = {{"serial", 1}, {"omp", 1},  {"omp", 2},  {"omp", 3},
                                           {"omp", 7},    {"pool", 2}, {"pool", 3}, {"pool", 7}};
+
+struct Types {
+  const char *q, *k, *v, *out;
+};
+// All alike, keys and values of another type than queries and outputs, and each unlike its neighbours.
+const std::vector<Types> kAllTypes = {{"f32", "f32", "f32", "f32"},     {"f16", "f16", "f16", "f16"},
+                                      {"bf16", "bf16", "bf16", "bf16"}, {"f32", "bf16", "bf16", "f32"},
+                                      {"bf16", "f16", "f16", "bf16"},   {"f16", "f32", "bf16", "f32"},
+                                      {"bf16", "bf16", "f32", "f16"}};
+
+void set_types(const Types &types, ProblemLine *line) {
+  line->type_q = types.q;
+  line->type_k = types.k;
+  line->type_v = types.v;
+  line->type_out = types.out;
+}
 
 // Every pair of all factors, every triple of some.
 std::vector<FactorSet> interactions(size_t factors, const FactorSet &in_triples) {
@@ -99,15 +116,15 @@ struct Matrix {
   std::vector<float> scales = {0, -0.3f, 1.7f};  // 0: the default
 
   static std::vector<FactorSet> sets() {
-    return interactions(kFactors, {kCausal, kLayoutQ, kLayoutK, kLayoutV, kLayoutOut, kOutputs, kDistribution});
+    return interactions(kFactors, {kCausal, kLayoutQ, kLayoutK, kLayoutV, kLayoutOut, kOutputs, kDistribution, kTypes});
   }
 
   Matrix(int64_t most_queries, int64_t most_keys) : seq_q(query_sizes(most_queries)), seq_kv(key_sizes(most_keys)) {}
 
   std::vector<size_t> levels() const {
-    return {seq_q.size(),       seq_kv.size(),        kDims.size(),         kDims.size(),  kGroups.size(), heads_kv.size(),
-            batch.size(),       causal.size(),        inputs.size(),        inputs.size(), inputs.size(),  outputs.size(),
-            kAllWorkers.size(), 4 /* lse, weights */, distributions.size(), scales.size()};
+    return {seq_q.size(),       seq_kv.size(),        kDims.size(),         kDims.size(),  kGroups.size(),  heads_kv.size(),
+            batch.size(),       causal.size(),        inputs.size(),        inputs.size(), inputs.size(),   outputs.size(),
+            kAllWorkers.size(), 4 /* lse, weights */, distributions.size(), scales.size(), kAllTypes.size()};
   }
 
   ProblemLine line(const Row &row, uint64_t seed) const {
@@ -131,6 +148,7 @@ struct Matrix {
     l.dist = distributions[row[kDistribution]];
     l.scale = scales[row[kScale]];
     l.scale_set = l.scale != 0;
+    set_types(kAllTypes[row[kTypes]], &l);
     l.seed = seed;
     // Long rows of many heads are about their heads: one key-value head and one batch entry, not gigabytes of weights.
     constexpr int64_t kMostScores = 20'000'000;
@@ -166,6 +184,7 @@ enum ScoreFactor {
   kScoreAlibi,
   kScoreSinks,
   kScoreFunction,
+  kScoreTypes,
   kScoreFactors
 };
 
@@ -207,10 +226,11 @@ struct ScoreMatrix {
   }
 
   std::vector<size_t> levels() const {
-    return {seq_q.size(),     seq_kv.size(),     dim_k.size(),       dim_v.size(),         groups.size(),        heads_kv.size(),
-            batch.size(),     layouts.size(),    kAllWorkers.size(), 4 /* lse, weights */, distributions.size(), scales.size(),
-            mask_axes.size(), mask_fills.size(), causal.size(),      windows.size(),       corners.size(),       lengths.size(),
-            masks.size(),     softcaps.size(),   2 /* ALiBi */,      2 /* sinks */,        functions.size()};
+    return {seq_q.size(),         seq_kv.size(),  dim_k.size(),     dim_v.size(),       groups.size(),
+            heads_kv.size(),      batch.size(),   layouts.size(),   kAllWorkers.size(), 4 /* lse, weights */,
+            distributions.size(), scales.size(),  mask_axes.size(), mask_fills.size(),  causal.size(),
+            windows.size(),       corners.size(), lengths.size(),   masks.size(),       softcaps.size(),
+            2 /* ALiBi */,        2 /* sinks */,  functions.size(), kAllTypes.size()};
   }
 
   ProblemLine line(const Row &row, uint64_t seed) const {
@@ -245,6 +265,7 @@ struct ScoreMatrix {
     l.alibi = row[kScoreAlibi];
     l.sinks = row[kScoreSinks];
     l.score = functions[row[kScoreFunction]];
+    set_types(kAllTypes[row[kScoreTypes]], &l);
     l.seed = seed;
     const auto scores = [&] { return l.batch * l.heads_q * l.seq_q * l.seq_kv; };
     if (scores() > most_scores) {

@@ -13,6 +13,7 @@
 #include "reference/element.h"
 #include "reference/guarded_buffer.h"
 #include "support/call.h"
+#include "support/elements.h"
 #include "support/levels.h"
 
 namespace fovea::testing {
@@ -513,6 +514,63 @@ TEST_F(BoundTest, ErrorsOnEitherSideOfTheBound) {
   }
 }
 
+// Outputs of 16 bits are as far off as one rounding to them more.
+TEST_F(BoundTest, ErrorsOfOutputsOf16Bits) {
+  for (const fovea_dtype dtype : k16BitDtypes) {
+    for (const double o : {0.3, -1.5, 3e-7, 0.0}) {
+      Elements out(dtype, call.out);
+      out.become(&call.params.out);
+      expected.out[7] = o;
+      expected.magnitude[7] = std::fabs(o);
+      out.set(7, o);
+      ASSERT_TRUE(verdict().ok());
+      const double u = 0x1p-24, score_error = u * (1 + 2 * expected.score_magnitude[1]), sum = std::fabs(o) * 8;
+      const double bound = sum * (score_error + 0x1p-22) + (dtype == FOVEA_F16 ? 0x1p-11 : 0x1p-8) * std::fabs(o) +
+                           (dtype == FOVEA_F16 ? 0x1p-25 : 0) + 4 * double(FLT_MIN);
+      for (const double side : {-1.0, 1.0}) {  // the oracle is moved: the outputs are too coarse
+        expected.out[7] = out[7] + side * 0.9 * bound;
+        EXPECT_TRUE(verdict().ok()) << dtype << " " << o;
+        expected.out[7] = out[7] + side * 1.1 * bound;
+        EXPECT_FALSE(verdict().ok()) << dtype << " " << o;
+      }
+    }
+  }
+}
+
+TEST_F(BoundTest, OutputsThatRoundToInfinity) {
+  Elements out(FOVEA_F16, call.out);
+  out.become(&call.params.out);
+  struct {
+    double expected, actual;
+    bool right;
+  } const cases[] = {{65520, kInfinity, true},    {1e9, kInfinity, true},  {-65520, -kInfinity, true},
+                     {65519.99, kInfinity, true}, {65519.99, 65504, true}, {65520.01, 65504, true},
+                     {65510, kInfinity, false},   {1e9, 65504, false},     {65520, -kInfinity, false},
+                     {-1e9, kInfinity, false},    {0, kInfinity, false},   {std::nan(""), kInfinity, false}};
+  for (const auto &c : cases) {
+    expected.out[7] = c.expected;
+    expected.magnitude[7] = std::fabs(c.expected);
+    out.set(7, c.actual);
+    EXPECT_EQ(verdict().ok(), c.right) << c.actual << " for " << c.expected;
+  }
+}
+
+TEST(OracleTest, InputsAreWhatTheirElementsSay) {
+  Call call({1, 1, 1, 1, 2, 1, 1});
+  for (const fovea_dtype dtype : k16BitDtypes) {
+    Elements q(dtype, std::vector<float>{1.001f}), k(dtype, std::vector<float>{0, 3.003f}),
+        v(dtype, std::vector<float>{0, 7.007f});
+    q.become(&call.params.q);
+    k.become(&call.params.k);
+    v.become(&call.params.v);
+    const double score = q[0] * k[1], p = 1 / (1 + std::exp(-score));
+    EXPECT_NE(score, 1.001 * 3.003);
+    const reference::Expected e = reference::attention(call.params);
+    EXPECT_NEAR(e.out[0], p * v[1], 1e-15);
+    EXPECT_NEAR(e.lse[0], std::log1p(std::exp(score)), 1e-14);
+  }
+}
+
 TEST_F(BoundTest, NaNAndInfinityAreNeverClose) {
   for (std::vector<float> *values : {&call.out, &call.lse, &call.weights}) {
     const float before = (*values)[1];
@@ -653,15 +711,17 @@ TEST(ElementTest, EveryPatternOf16Bits) {
 }
 
 TEST(ProblemLineTest, FormatsWhatItParses) {
-  for (const char *text : {"",
-                           "b=2 hq=8 hkv=2 sq=128 skv=129 dk=64 dv=80 scale=0.1 causal=tl layout=padded lse=1 weights=1 "
-                           "dist=outlier gain=2.5 seed=7 isa=scalar "
-                           "threads=3 exec=pool",
-                           "causal=br left=100 softcap=2.5 alibi=1 sinks=1 lens=ragged score=modify mask=bf16 maskaxes=bk "
-                           "maskfill=blocks",
-                           "left=0 right=3 align=tl packed=1 score=replace mask=bool maskaxes= maskfill=low",
-                           "lens=ragged packed=kv", "hq=4 hkv=4 layout=broadcast", "layout=packed out=bshd",
-                           "q=bhds k=strided out=padded", "layout=strided out=padded", "sq=0 skv=0", "exec=serial", "scale=-0"}) {
+  for (const char *text :
+       {"",
+        "b=2 hq=8 hkv=2 sq=128 skv=129 dk=64 dv=80 scale=0.1 causal=tl layout=padded lse=1 weights=1 "
+        "dist=outlier gain=2.5 seed=7 isa=scalar "
+        "threads=3 exec=pool",
+        "causal=br left=100 softcap=2.5 alibi=1 sinks=1 lens=ragged score=modify mask=bf16 maskaxes=bk "
+        "maskfill=blocks",
+        "left=0 right=3 align=tl packed=1 score=replace mask=bool maskaxes= maskfill=low", "lens=ragged packed=kv",
+        "hq=4 hkv=4 layout=broadcast", "layout=packed out=bshd", "q=bhds k=strided out=padded", "type=bf16", "type=f16 tout=f32",
+        "tq=f16 tk=bf16", "tk=f16 tv=bf16 tout=f16", "layout=packed tv=f16", "layout=strided out=padded", "sq=0 skv=0",
+        "exec=serial", "scale=-0"}) {
     ProblemLine line, again;
     ASSERT_EQ(reference::parse(text, &line), "");
     EXPECT_EQ(reference::format(line), text);
@@ -680,6 +740,8 @@ TEST(ProblemLineTest, SaysWhatIsWrong) {
                            "hq=3 hkv=2",
                            "hq=3 hkv=0",
                            "layout=foo",
+                           "type=f64",
+                           "tout=bool",
                            "out=broadcast",
                            "causal=yes",
                            "left=-2",
@@ -891,6 +953,65 @@ TEST(ProblemLineTest, ElementsDependOnTheirCoordinatesAlone) {
         EXPECT_EQ(at(a.params.k, 0, s, d), at(b.params.k, 0, s, d));
         EXPECT_EQ(at(a.params.v, 0, s, d), at(b.params.v, 0, s, d));
       }
+  }
+}
+
+// All elements of a dense or strided input, tokens that no entry has included.
+std::vector<double> elements_of(const fovea_tensor &t, int64_t batch, int64_t heads, int64_t seq, int64_t dim) {
+  std::vector<double> values;
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t s = 0; s < seq; ++s)
+        for (int64_t d = 0; d < dim; ++d) {
+          const int64_t at = (b ? b * t.stride[0] : 0) + h * t.stride[1] + s * t.stride[2] + d * t.stride[3];
+          values.push_back(reference::read_element(t.data, t.dtype, at));
+        }
+  return values;
+}
+
+TEST(ProblemLineTest, ElementsAreRoundedToTheirType) {
+  for (const char *layout : {"bhsd", "padded", "strided", "broadcast", "packed", "packed packed=1", "bhds lens=ragged"}) {
+    const std::string text = "b=3 hq=2 hkv=2 sq=5 skv=5 dk=6 dv=6 lse=1 layout=" + std::string(layout);
+    ProblemLine line;
+    ASSERT_EQ(reference::parse(text, &line), "");
+    const ProblemData floats(line);
+    for (const char *types : {"type=f16", "type=bf16", "tq=f16 tk=bf16 tout=bf16"}) {
+      ASSERT_EQ(reference::parse(text + " " + types, &line), "");
+      for (const bool front : {false, true}) {
+        const ProblemData data(line, front);
+        const fovea_params &p = data.params, &wide = floats.params;
+        for (const auto &[tensor, wide_tensor, seq] :
+             {std::tuple(&p.q, &wide.q, p.seq_q), {&p.k, &wide.k, p.seq_kv}, {&p.v, &wide.v, p.seq_kv}}) {
+          const int64_t batch = line.packed == "1" ? 1 : line.batch;
+          const std::vector<double> values = elements_of(*tensor, batch, 2, seq, 6);
+          const std::vector<double> unrounded = elements_of(*wide_tensor, batch, 2, seq, 6);
+          Elements rounded(tensor->dtype, values.size());
+          for (size_t i = 0; i < values.size(); ++i) {
+            rounded.set(i, unrounded[i]);
+            ASSERT_TRUE(values[i] == rounded[i] || (std::isnan(values[i]) && std::isnan(rounded[i]))) << reference::format(line);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ProblemLineTest, GapsBetweenElementsOf16BitsAreWatched) {
+  for (const char *type : {"f16", "bf16"}) {
+    ProblemLine line;
+    ASSERT_EQ(reference::parse("sq=3 dv=5 layout=padded type=" + std::string(type), &line), "");
+    ProblemData data(line);
+    auto *out = static_cast<unsigned char *>(data.params.out.data);
+    std::memset(out, 0, 5 * sizeof(uint16_t));  // a row
+    EXPECT_TRUE(data.output_gaps_intact());
+    EXPECT_EQ(data.dense_out()[4], 0);
+    EXPECT_TRUE(std::isnan(data.dense_out()[5]));
+    for (const int64_t byte : {-1, 10, 15}) {  // before the first row, and between it and the second
+      out[byte] = 0;
+      EXPECT_FALSE(data.output_gaps_intact()) << byte;
+      out[byte] = 0xFF;
+    }
+    EXPECT_TRUE(data.output_gaps_intact());
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "support/call.h"
+#include "support/elements.h"
 #include "support/levels.h"
 
 namespace fovea::testing {
@@ -74,6 +75,81 @@ TEST_P(AccuracyTest, OrdinaryInputsInPlainNumbers) {
     }
     EXPECT_LT(worst, 2e-6) << sizes;
     EXPECT_LT(std::fabs(sum / double(out.size())), 5e-9) << sizes;
+  }
+}
+
+// What anybody would write: everything in float, in order, the result rounded to the type of out. One head, dense.
+std::vector<double> naive_attention(const fovea_params &p) {
+  const auto read = [](const fovea_tensor &t, int64_t row, int64_t d) {
+    return float(reference::read_element(t.data, t.dtype, row * t.stride[2] + d));
+  };
+  const auto floats = [&](const fovea_tensor &t, int64_t rows, int64_t dim) {
+    std::vector<float> values;
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t d = 0; d < dim; ++d) values.push_back(read(t, row, d));
+    return values;
+  };
+  const std::vector<float> q = floats(p.q, p.seq_q, p.dim_k), k = floats(p.k, p.seq_kv, p.dim_k),
+                           v = floats(p.v, p.seq_kv, p.dim_v);
+  Elements out(p.out.dtype, size_t(p.seq_q * p.dim_v));
+  std::vector<float> score(size_t(p.seq_kv)), sums(size_t(p.dim_v));
+  for (int64_t i = 0; i < p.seq_q; ++i) {
+    for (int64_t j = 0; j < p.seq_kv; ++j) {
+      float dot = 0;
+      for (int64_t d = 0; d < p.dim_k; ++d) dot += q[size_t(i * p.dim_k + d)] * k[size_t(j * p.dim_k + d)];
+      score[size_t(j)] = p.scale * dot;
+    }
+    const float maximum = *std::max_element(score.begin(), score.end());
+    float sum = 0;
+    std::fill(sums.begin(), sums.end(), 0.0f);
+    for (int64_t j = 0; j < p.seq_kv; ++j) {
+      const float weight = std::exp(score[size_t(j)] - maximum);
+      sum += weight;
+      for (int64_t d = 0; d < p.dim_v; ++d) sums[size_t(d)] += weight * v[size_t(j * p.dim_v + d)];
+    }
+    for (int64_t d = 0; d < p.dim_v; ++d) out.set(size_t(i * p.dim_v + d), double{sums[size_t(d)] / sum});
+  }
+  std::vector<double> result;
+  for (size_t i = 0; i < out.size(); ++i) result.push_back(out[i]);
+  return result;
+}
+
+struct Errors {
+  double largest = 0, mean = 0, mean_square = 0;
+  Errors(const std::vector<double> &exact, const std::vector<double> &actual) {
+    for (size_t i = 0; i < exact.size(); ++i) {
+      const double error = actual[i] - exact[i];
+      largest = std::max(largest, std::fabs(error));
+      mean += error / double(exact.size());
+      mean_square += error * error / double(exact.size());
+    }
+  }
+};
+
+// Nothing is lost to the types of 16 bits but what anybody loses, and rounding leans to neither side.
+TEST_P(AccuracyTest, Of16BitsLikeFloatArithmetic) {
+  const auto context = this->context();
+  for (const char *types : {"type=f16", "type=bf16", "type=f16 tout=f32", "type=bf16 tout=f32", "tk=bf16 tv=f16",
+                            "tk=f16 tv=bf16 tout=f16", "tq=bf16 tk=f16 tv=f32 tout=bf16"}) {
+    for (const char *sizes : {"sq=64 skv=256 dk=64 dv=64", "sq=40 skv=1024 dk=128 dv=128", "sq=2 skv=1024 dk=128 dv=128",
+                              "sq=16 skv=4096 dk=64 dv=64", "sq=60 skv=240 dk=128 dv=128"}) {
+      for (const char *gain : {"1", "3", "10"}) {
+        reference::ProblemLine line;
+        ASSERT_EQ(reference::parse(std::string(sizes) + " gain=" + gain + " " + types, &line), "");
+        // Products of 16-bit numbers are exact in float, those of a scaled query are not. A float output shows it where scores are
+        // large, and has the bound of floats.
+        if (line.type_out == "f32" && line.gain > 1) continue;
+        const reference::ProblemData data(line);
+        ASSERT_EQ(reference::run_guarded(context.get(), data.params), "");
+        const std::vector<float> out = data.dense_out();
+        const std::vector<double> exact = reference::attention(data.params).out;
+        const Errors ours(exact, {out.begin(), out.end()}), naive(exact, naive_attention(data.params));
+        EXPECT_LE(ours.largest, 2 * naive.largest) << reference::format(line);
+        if (line.type_out != "f32") {  // errors of one rounding each, so that their mean is that of independent numbers
+          EXPECT_LT(std::fabs(ours.mean), 5 * std::sqrt(ours.mean_square / double(exact.size()))) << reference::format(line);
+        }
+      }
+    }
   }
 }
 

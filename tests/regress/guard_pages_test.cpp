@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "support/call.h"
+#include "support/elements.h"
 #include "support/levels.h"
 
 namespace fovea::testing {
@@ -20,8 +21,10 @@ TEST_P(GuardPagesTest, EveryDimAndLength) {
     for (const int64_t dim :
          {1, 2, 3, 7, 8, 9, 15, 16, 17, 24, 31, 33, 40, 63, 64, 65, 72, 80, 96, 112, 127, 128, 129, 192, 256, 512}) {
       for (const int64_t length : {1, 2, 3, 5, 17, 38, 39}) {
-        for (const bool front : {false, true}) {
+        for (const auto &[front, type] :
+             {std::pair(false, "f32"), {true, "f32"}, {false, "f16"}, {true, "f16"}, {false, "bf16"}, {true, "bf16"}}) {
           ProblemLine line;
+          line.type_q = line.type_k = line.type_v = line.type_out = type;
           line.heads_q = 2;
           line.seq_q = length % 2 ? length : 1;
           line.seq_kv = length;
@@ -88,6 +91,50 @@ TEST_P(AlignmentTest, AnElementIsEnoughAndAByteIsRefused) {
       for (const size_t bytes : {1, 2, 3}) {
         EXPECT_EQ(run_moved(context.get(), call, t.tensor, *t.values, t.output, bytes), FOVEA_ERR_INVALID_ARGUMENT);
         for (const float value : call.out) ASSERT_EQ(value, Call::canary);
+      }
+    }
+  }
+}
+
+TEST_P(AlignmentTest, AnElementOf16BitsIsEnough) {
+  const auto context = this->context(2);
+  for (const fovea_dtype type : k16BitDtypes) {
+    for (const int64_t queries : {1, 40}) {
+      Call call({1, 2, 1, queries, 300, 63, 48});
+      call.fill_random(11);
+      Elements q(type, call.q), k(type, call.k), v(type, call.v), out(type, call.out);
+      q.become(&call.params.q);
+      k.become(&call.params.k);
+      v.become(&call.params.v);
+      out.become(&call.params.out);
+      ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
+      const std::vector<unsigned char> expected = out.bytes(), nothing(out.bytes().size(), 0xFF);
+      for (fovea_tensor *tensor : {&call.params.q, &call.params.k, &call.params.v, &call.params.out}) {
+        const std::vector<unsigned char> &bytes = tensor == &call.params.q   ? q.bytes()
+                                                  : tensor == &call.params.k ? k.bytes()
+                                                  : tensor == &call.params.v ? v.bytes()
+                                                                             : nothing;
+        for (const size_t shift : {1, 2, 6, 10, 63}) {
+          std::vector<unsigned char> memory(bytes.size() + 128, 0xFF);
+          unsigned char *start = memory.data();
+          while (reinterpret_cast<uintptr_t>(start) % 64 != shift) ++start;
+          std::memcpy(start, bytes.data(), bytes.size());
+          void *before = tensor->data;
+          tensor->data = start;
+          out.clear();
+          const fovea_status status = call.run(context.get());
+          const bool is_out = tensor == &call.params.out;
+          const std::vector<unsigned char> result =
+              is_out ? std::vector<unsigned char>(start, start + bytes.size()) : out.bytes();
+          EXPECT_EQ(status, shift % 2 ? FOVEA_ERR_INVALID_ARGUMENT : FOVEA_OK) << "moved by " << shift;
+          EXPECT_TRUE(result == (shift % 2 ? nothing : expected)) << "moved by " << shift;
+          if (is_out) {
+            for (unsigned char *byte = memory.data(); byte < memory.data() + memory.size(); ++byte) {
+              ASSERT_TRUE(*byte == 0xFF || (byte >= start && byte < start + bytes.size())) << "written outside of the output";
+            }
+          }
+          tensor->data = before;
+        }
       }
     }
   }

@@ -17,14 +17,17 @@ std::string dims(int64_t dim_k, int64_t dim_v) { return " dk=" + std::to_string(
 TEST_P(HeadDimsTest, EveryRemainder) {
   for (const int64_t dim :
        {1, 2, 3, 7, 8, 9, 15, 16, 17, 24, 31, 33, 40, 63, 64, 65, 72, 80, 96, 112, 127, 128, 129, 192, 256, 512})
-    expect_right("hq=3 hkv=3 sq=7 skv=11 lse=1 weights=1 seed=12" + dims(dim, dim), level());
+    for (const char *type : {"f32", "f16", "bf16"})
+      for (const char *sizes : {" sq=7 skv=11", " sq=1 skv=11", " sq=1 skv=1"})
+        expect_right("hq=3 hkv=3 lse=1 weights=1 seed=12 type=" + std::string(type) + sizes + dims(dim, dim), level());
   expect_right("hq=13 hkv=13 sq=7 skv=7 lse=1 dk=37 dv=37", level());
 }
 
 TEST_P(HeadDimsTest, DifferentDimsOfKeysAndValues) {
   const int64_t pairs[][2] = {{192, 128}, {64, 96}, {24, 40}, {576, 512}, {1, 64}, {64, 1}};
   for (const auto &pair : pairs)
-    for (const char *sizes : {"hq=4 hkv=2 sq=50 skv=60 lse=1", "hq=4 hkv=2 sq=1 skv=700 lse=1"})
+    for (const char *sizes : {"hq=4 hkv=2 sq=50 skv=60 lse=1", "hq=4 hkv=2 sq=1 skv=700 lse=1",
+                              "hq=4 hkv=2 sq=50 skv=61 lse=1 type=f16", "hq=4 hkv=2 sq=1 skv=701 lse=1 type=bf16"})
       expect_right(sizes + dims(pair[0], pair[1]), level());
 }
 

@@ -211,11 +211,12 @@ TEST_P(InvalidArgumentsTest, LengthsAndOffsets) {
 // What this version does not do yet is refused by name, not ignored.
 TEST_P(InvalidArgumentsTest, FeaturesThatAreNotThere) {
   static const int32_t pages[8] = {};
-  expect_refused(context().get(), {{"page_size", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.page_size = 16; }},
-                                   {"block_table", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.block_table = pages; }},
-                                   {"q.dtype", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.q.dtype = FOVEA_BF16; }},
-                                   {"k.dtype", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.k.dtype = FOVEA_Q8_0; }},
-                                   {"flags", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.flags = 1; }}});
+  expect_refused(context().get(),
+                 {{"page_size", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.page_size = 16; }},
+                  {"block_table", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.block_table = pages; }},
+                  {"weights.dtype", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.weights.dtype = FOVEA_BF16; }},
+                  {"k.dtype", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.k.dtype = FOVEA_Q8_0; }},
+                  {"flags", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.flags = 1; }}});
 }
 
 TEST_P(InvalidArgumentsTest, WorkspaceOneByteTooSmall) {

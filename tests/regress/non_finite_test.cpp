@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "support/call.h"
+#include "support/elements.h"
 #include "support/levels.h"
 
 namespace fovea::testing {
@@ -23,11 +24,18 @@ struct Lengths {
 };
 
 // Poison in K and V of every key from `first` on; rows that see none of them keep their bits.
-void expect_unseen(const fovea_context *context, Lengths n, int32_t align, int64_t first) {
+void expect_unseen(const fovea_context *context, fovea_dtype type, Lengths n, int32_t align, int64_t first) {
+  const auto run = [&](Call &call) {
+    Elements q(type, call.q), k(type, call.k), v(type, call.v);
+    q.become(&call.params.q);
+    k.become(&call.params.k);
+    v.become(&call.params.v);
+    return call.run(context);
+  };
   Call clean({1, 2, 1, n.queries, n.keys, 20, 19});
   clean.fill_random(13);
   clean.causal(align);
-  ASSERT_EQ(clean.run(context), FOVEA_OK);
+  ASSERT_EQ(run(clean), FOVEA_OK);
   for (const float poison : kPoisons) {
     Call call({1, 2, 1, n.queries, n.keys, 20, 19});
     call.fill_random(13);
@@ -36,7 +44,7 @@ void expect_unseen(const fovea_context *context, Lengths n, int32_t align, int64
       for (int64_t c = 0; c < 20; ++c) call.k_at(0, 0, j, c) = poison;
       for (int64_t c = 0; c < 19; ++c) call.v_at(0, 0, j, c) = poison;
     }
-    ASSERT_EQ(call.run(context), FOVEA_OK);
+    ASSERT_EQ(run(call), FOVEA_OK);
     for (int64_t h = 0; h < 2; ++h) {
       for (int64_t i = 0; i < n.queries; ++i) {
         const int64_t position = align == FOVEA_ALIGN_BOTTOM_RIGHT ? i + n.keys - n.queries : i;
@@ -66,7 +74,8 @@ TEST_P(NonFiniteTest, ExcludedKeysNeverShow) {
                             Lengths{4, 1300}}) {
       for (const int32_t align : {FOVEA_ALIGN_TOP_LEFT, FOVEA_ALIGN_BOTTOM_RIGHT}) {
         for (const int64_t first : {int64_t{1}, n.keys / 2, n.keys - 3, n.keys - 1})
-          if (first > 0) expect_unseen(context.get(), n, align, first);
+          for (const fovea_dtype type : kDtypes)
+            if (first > 0) expect_unseen(context.get(), type, n, align, first);
       }
     }
   }
@@ -77,8 +86,16 @@ TEST_P(NonFiniteTest, KeysThatNobodySeesMayBeMissing) {
   constexpr int64_t kMissing = 40, kDimK = 24, kDimV = 17;
   static_assert(kMissing * kDimK * sizeof(float) < 4096, "they lie on the guard page, which belongs to no other tensor");
   const auto context = this->context(2);
-  for (const int64_t queries : {1, 5, 60, 300}) {
+  for (const auto &[queries, type] : {std::pair<int64_t, const char *>(1, "f32"),
+                                      {5, "f32"},
+                                      {60, "f32"},
+                                      {300, "f32"},
+                                      {1, "f16"},
+                                      {5, "bf16"},
+                                      {60, "f16"},
+                                      {300, "bf16"}}) {
     reference::ProblemLine line;
+    line.type_q = line.type_k = line.type_v = line.type_out = type;
     line.causal = "tl";
     line.seq_q = line.seq_kv = queries;
     line.dim_k = kDimK;

@@ -37,13 +37,17 @@ TEST_P(StridedTensorsTest, EachInputAloneAndAllTogether) {
   line.dim_k = 128;
   line.dim_v = 128;
   line.lse = true;
-  const std::vector<float> dense = run(line);
-  for (const char *layout : {"bshd", "bhds", "padded", "strided"}) {
-    for (int which = 1; which < 8; ++which) {  // every combination of q, k and v
-      line.layout_q = which & 1 ? layout : "bhsd";
-      line.layout_k = which & 2 ? layout : "bhsd";
-      line.layout_v = which & 4 ? layout : "bhsd";
-      EXPECT_TRUE(same_bits(run(line), dense)) << reference::format(line);
+  for (const char *type : {"f32", "f16", "bf16"}) {
+    line.type_q = line.type_k = line.type_v = line.type_out = type;
+    line.layout_q = line.layout_k = line.layout_v = "bhsd";
+    const std::vector<float> dense = run(line);
+    for (const char *layout : {"bshd", "bhds", "padded", "strided"}) {
+      for (int which = 1; which < 8; ++which) {  // every combination of q, k and v
+        line.layout_q = which & 1 ? layout : "bhsd";
+        line.layout_k = which & 2 ? layout : "bhsd";
+        line.layout_v = which & 4 ? layout : "bhsd";
+        EXPECT_TRUE(same_bits(run(line), dense)) << reference::format(line);
+      }
     }
   }
 }
@@ -79,7 +83,7 @@ TEST_P(StridedTensorsTest, RepeatedHeadsEqualGroupedHeads) {
 
 // Few queries and many keys: the keys of a row are shared by tasks and their results combined.
 TEST_P(StridedTensorsTest, OutputsOfCallsThatSplitTheirKeys) {
-  for (int64_t queries = 1; queries <= 4; ++queries) {
+  for (const auto &[queries, type] : {std::pair(1, "f32"), {2, "f32"}, {3, "f32"}, {4, "f32"}, {1, "f16"}, {4, "bf16"}}) {
     ProblemLine line;
     line.isa = level();
     line.heads_q = line.heads_kv = 8;
@@ -88,6 +92,7 @@ TEST_P(StridedTensorsTest, OutputsOfCallsThatSplitTheirKeys) {
     line.dim_k = line.dim_v = 64;
     line.lse = true;
     line.threads = 3;
+    line.type_out = type;
     const std::vector<float> dense = run(line);
     for (const char *layout : {"bshd", "bhds", "padded", "strided"}) {
       line.layout_out = layout;

@@ -181,10 +181,9 @@ std::vector<Wrong> wrong_tensors() {
       {"weights dtype 4", [](auto &p) { p.weights.dtype = 4; }, FOVEA_ERR_INVALID_DTYPE, "weights.dtype: 4"},
       {"boolean q", [](auto &p) { p.q.dtype = FOVEA_BOOL; }, FOVEA_ERR_INVALID_DTYPE, "q.dtype: 10"},
       {"quantised out", [](auto &p) { p.out.dtype = FOVEA_Q8_0; }, FOVEA_ERR_INVALID_DTYPE, "out.dtype: 21"},
-      {"f16 q", [](auto &p) { p.q.dtype = FOVEA_F16; }, FOVEA_ERR_UNSUPPORTED, "q.dtype:"},
-      {"bf16 k", [](auto &p) { p.k.dtype = FOVEA_BF16; }, FOVEA_ERR_UNSUPPORTED, "k.dtype:"},
+      {"f16 weights", [](auto &p) { p.weights.dtype = FOVEA_F16; }, FOVEA_ERR_UNSUPPORTED, "weights.dtype:"},
+      {"bf16 weights", [](auto &p) { p.weights.dtype = FOVEA_BF16; }, FOVEA_ERR_UNSUPPORTED, "weights.dtype:"},
       {"quantised v", [](auto &p) { p.v.dtype = FOVEA_Q4_0; }, FOVEA_ERR_UNSUPPORTED, "v.dtype:"},
-      {"f16 out", [](auto &p) { p.out.dtype = FOVEA_F16; }, FOVEA_ERR_UNSUPPORTED, "out.dtype:"},
 
       {"q stride", [](auto &p) { p.q.stride[0] = -1; }, FOVEA_ERR_INVALID_STRIDE, "q.stride[0]: -1 is negative"},
       {"k stride", [](auto &p) { p.k.stride[2] = -5; }, FOVEA_ERR_INVALID_STRIDE, "k.stride[2]: -5 is negative"},
@@ -228,6 +227,18 @@ std::vector<Wrong> wrong_pointers(const Forbidden &memory) {
       {"out starts at the last of v", [](auto &p) { p.out.data = static_cast<float *>(p.v.data) + 2 * 2 * 5 * 7 - 1; },
        FOVEA_ERR_OVERLAP, "out: overlaps v"},
       {"out is weights", [](auto &p) { p.out.data = p.weights.data; }, FOVEA_ERR_OVERLAP, "out: overlaps weights"},
+      {"f16 out starts at the last of bf16 v",
+       [](auto &p) {
+         p.v.dtype = FOVEA_BF16, p.out.dtype = FOVEA_F16;
+         p.out.data = static_cast<uint16_t *>(p.v.data) + 2 * 2 * 5 * 7 - 1;
+       },
+       FOVEA_ERR_OVERLAP, "out: overlaps v"},
+      {"f16 out ends at the first of q",
+       [](auto &p) {
+         p.out.dtype = FOVEA_F16;
+         p.out.data = static_cast<uint16_t *>(p.q.data) - (2 * 4 * 3 * 7 - 1);
+       },
+       FOVEA_ERR_OVERLAP, "out: overlaps q"},
       {"lse within out", [](auto &p) { p.lse = static_cast<float *>(p.out.data) + 60; }, FOVEA_ERR_OVERLAP, "out: overlaps lse"},
       {"weights is q", [](auto &p) { p.weights.data = p.q.data; }, FOVEA_ERR_OVERLAP, "weights: overlaps q"},
       {"lse within k", [](auto &p) { p.lse = static_cast<float *>(p.k.data) + 5; }, FOVEA_ERR_OVERLAP, "lse: overlaps k"},

@@ -59,7 +59,8 @@ nlohmann::json number(double value) {
   return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(std::isnan(value) ? "nan" : "inf");
 }
 
-// About how many bytes reference::check() takes: the tensors twice, copies of the outputs, and the oracle's results in double.
+// About how many bytes reference::check() takes: the tensors twice, as if all were floats, copies of the outputs, and the oracle's
+// results in double.
 double bytes_to_check(const reference::ProblemLine &p) {
   const double batch = double(p.batch), heads_q = double(p.heads_q), heads_kv = double(p.heads_kv), seq_q = double(p.seq_q),
                seq_kv = double(p.seq_kv), dim_k = double(p.dim_k), dim_v = double(p.dim_v);
@@ -165,6 +166,7 @@ void add_check(CLI::App &app, int &exit_code) {
       "  mask=none|bool|f32|f16|bf16  maskaxes= (those it does not repeat along: any of bhqk)\n"
       "  maskfill=random|true|blocks|late|low  lens=full|ragged  packed=0|1|q|kv  score=none|modify|replace\n"
       "  layout=bhsd|bshd|bhds|packed|padded|strided|broadcast (all tensors), or q= k= v= out= (one tensor)\n"
+      "  type=f32|f16|bf16 (all four tensors), or tq= tk= tv= tout= (one tensor)\n"
       "  lse=0|1  weights=0|1  dist=normal|uniform|ones|zero|outlier  gain=X  seed=N\n"
       "  isa=auto|NAME  threads=N  exec=omp|pool|serial\n"
       "Printed: the level that ran, the largest error, and the error as a multiple of the bound of docs/semantics.md, at most "

@@ -6,12 +6,14 @@
 namespace fovea::FOVEA_LEVEL {
 namespace {
 
-constexpr int64_t kLineFloats = 16;  // a cache line of 64 bytes
+constexpr int64_t kLineBytes = 64;  // of a cache line
 
 class Ahead {
  public:
   void clear() { count_ = 0; }
-  void add(const float *first, int64_t dim, int64_t stride, int64_t rows) { streams_[count_++] = {first, dim, stride, rows, 0}; }
+  void add(const char *first, int64_t bytes, int64_t stride, int64_t rows) {
+    streams_[count_++] = {first, bytes, stride, rows, 0};
+  }
   // Deals everything out over so many calls of fetch().
   void spread(int64_t calls) {
     for (int i = 0; i < count_; ++i) streams_[i].rows_per_call = (streams_[i].rows + calls - 1) / calls;
@@ -20,15 +22,15 @@ class Ahead {
     for (int i = 0; i < count_; ++i) {
       Stream &s = streams_[i];
       for (int64_t r = 0; r < s.rows_per_call && s.rows > 0; ++r, --s.rows, s.at += s.stride) {
-        for (int64_t d = 0; d < s.dim; d += kLineFloats) __builtin_prefetch(s.at + d, 0, 2);
+        for (int64_t b = 0; b < s.bytes; b += kLineBytes) __builtin_prefetch(s.at + b, 0, 2);
       }
     }
   }
 
  private:
   struct Stream {
-    const float *at;
-    int64_t dim, stride, rows, rows_per_call;
+    const char *at;
+    int64_t bytes, stride, rows, rows_per_call;
   };
   Stream streams_[4];  // keys, values, queries, outputs
   int count_;

@@ -267,10 +267,10 @@ class BlockScores {
       tile.head = task_.rows.head_kv * group + (row + r) % group;
       tile.row0 = (row + r) / group;
       if (problem.score_replaces) {
-        tile.q = static_cast<const float *>(problem.q.data) + q_row[r];
+        tile.q = reinterpret_cast<const float *>(element(problem.q, q_row[r]));
         tile.ldq = problem.q.stride[2];
         if (task_.q_copy) {
-          task_.gather(tile.q, problem.q, 0, tile.rows, problem.dim_k, task_.q_copy);
+          load_rows<Simd>(tile.q, problem.q, tile.rows, problem.dim_k, task_.q_copy);
           tile.q = task_.q_copy;
           tile.ldq = problem.dim_k;
         }

@@ -110,9 +110,9 @@ class Forward {
     fetch_rows(task_.call->v, task_.call->dim_v, rows, rows.first_key + begin, keys);
   }
   void fetch_rows(const Tensor &t, int64_t dim, const RowRange &rows, int64_t begin, int64_t count) {
-    if (!dense_rows(t, dim)) return;
-    const float *head = static_cast<const float *>(t.data) + rows.batch * t.stride[0] + rows.head_kv * t.stride[1];
-    ahead_.add(head + begin * t.stride[2], dim, t.stride[2], count);
+    if (dim > 1 && t.stride[3] != 1) return;
+    ahead_.add(element(t, rows.batch * t.stride[0] + rows.head_kv * t.stride[1] + begin * t.stride[2]),
+               dim * element_bytes(t.dtype), t.stride[2] * element_bytes(t.dtype), count);
   }
 
   template <int NV>
@@ -223,10 +223,8 @@ class Forward {
       }
       if (task_.out_copy) {
         task_.find_rows(panel, problem.out.stride, task_.rows.first_query, row);
-        for (int r = 0; r < panel.rows; ++r) {
-          float *out = static_cast<float *>(problem.out.data) + row[r];
-          for (int64_t d = 0; d < dim_v; ++d) out[d * problem.out.stride[3]] = panel.out[r][d];
-        }
+        for (int r = 0; r < panel.rows; ++r)
+          store_elements<Simd>(panel.out[r], dim_v, element(problem.out, row[r]), problem.out.dtype, problem.out.stride[3]);
       }
       if (problem.lse) {
         task_.find_rows(panel, problem.lse_stride, task_.rows.first_query, row);

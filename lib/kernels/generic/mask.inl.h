@@ -1,48 +1,10 @@
 // Masks as they lie in memory: read a piece at a time as what is added to scores, and summed up in a map of blocks.
 #pragma once
+#include "kernels/generic/convert.inl.h"
 #include "kernels/generic/shape.inl.h"
 
 namespace fovea::FOVEA_LEVEL {
 namespace {
-
-FOVEA_INLINE int64_t mask_element_bytes(int32_t dtype) { return dtype == FOVEA_F32 ? 4 : dtype == FOVEA_BOOL ? 1 : 2; }
-
-FOVEA_INLINE float float_of_bits(uint32_t bits) {
-  float x;
-  __builtin_memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
-// A subnormal half is a whole number of 2^-24: floats made of its shifted bits would be flushed to 0 on the way.
-FOVEA_INLINE float float_of_half(uint16_t h) {
-  const uint32_t exponent = h >> 10 & 31, fraction = h & 1023, sign = (h & 0x8000u) << 16;
-  const uint32_t bits = (exponent + (exponent == 31 ? 224 : 112)) << 23 | fraction << 13;  // biases 127 - 15; 255 - 31
-  const float x = exponent == 0 ? static_cast<float>(fraction) * 0x1p-24f : float_of_bits(bits);
-  return sign ? -x : x;
-}
-
-template <class T, class Convert>
-FOVEA_INLINE void read_elements(const char *from, int64_t stride, int64_t n, float *to, Convert convert) {
-  const T *p = reinterpret_cast<const T *>(from);
-  if (stride == 1) {
-    for (int64_t j = 0; j < n; ++j) to[j] = convert(p[j]);
-  } else {
-    for (int64_t j = 0; j < n; ++j) to[j] = convert(p[j * stride]);
-  }
-}
-
-// n elements as what they add: 0 or -inf for FOVEA_BOOL.
-inline void read_mask(const char *from, int32_t dtype, int64_t stride, int64_t n, float *to) {
-  if (dtype == FOVEA_BOOL) {
-    read_elements<unsigned char>(from, stride, n, to, [](unsigned char x) { return x ? 0.0f : kNoKeys; });
-  } else if (dtype == FOVEA_BF16) {
-    read_elements<uint16_t>(from, stride, n, to, [](uint16_t x) { return float_of_bits(static_cast<uint32_t>(x) << 16); });
-  } else if (dtype == FOVEA_F16) {
-    read_elements<uint16_t>(from, stride, n, to, float_of_half);
-  } else {
-    read_elements<float>(from, stride, n, to, [](float x) { return x; });
-  }
-}
 
 // What a piece of a mask adds to a row: the most in the first tile that adds anything, the most and the least in all.
 template <class Simd>
@@ -67,7 +29,7 @@ template <class Simd>
 void transpose_mask(const char *const *rows, const Tensor &mask, int64_t first, int64_t end, float *piece, int64_t width,
                     BiasRange<Simd> &range) {
   constexpr int L = Simd::kLanes, kGroup = Simd::kMostColumns < kKeyTile ? kKeyTile : Simd::kMostColumns;
-  const int64_t bytes = mask_element_bytes(mask.dtype), stride = mask.stride[3];
+  const int64_t bytes = element_bytes(mask.dtype), stride = mask.stride[3];
   const float *row[L];
   range.clear();
   // Whole lines of rows are used at once: rows may lie a power of two apart, and push each other out of the cache.
@@ -91,7 +53,7 @@ void transpose_mask(const char *const *rows, const Tensor &mask, int64_t first, 
   for (; first < end; first += kKeyTile, piece += kKeyTile * width) {
     const int64_t n = end - first < kKeyTile ? end - first : kKeyTile;
     for (int lane = 0; lane < L; ++lane)
-      read_mask(rows[lane] + first * stride * bytes, mask.dtype, stride, n, buffer + lane * kKeyTile);
+      load_elements<Simd>(rows[lane] + first * stride * bytes, mask.dtype, stride, n, buffer + lane * kKeyTile);
     typename Simd::Vector tile[kKeyTile];
     FOVEA_UNROLL
     for (int c = 0; c < kKeyTile; c += kColumns) {
@@ -151,7 +113,7 @@ inline unsigned describe_mask(const char *from, int32_t dtype, int64_t stride, i
 
 inline void map_mask(const MaskMapTask *task) {
   const Tensor &mask = task->problem->mask;
-  const int64_t bytes = mask_element_bytes(mask.dtype);
+  const int64_t bytes = element_bytes(mask.dtype);
   const char *rows = static_cast<const char *>(mask.data) + (task->batch * mask.stride[0] + task->head * mask.stride[1]) * bytes;
   for (int64_t begin = 0, block = 0; begin < task->keys; begin += kBlockKeys, ++block) {
     const int64_t n = begin + kBlockKeys < task->keys ? kBlockKeys : task->keys - begin;

@@ -25,7 +25,13 @@ constexpr int64_t kFewRows = 4;
 constexpr double kMostSoftcap = 0x1p120;
 constexpr double kLog2E = 0x1.71547652b82fep+0;
 
-FOVEA_INLINE bool dense_rows(const Tensor &t, int64_t dim) { return dim <= 1 || t.stride[3] == 1; }
+// Its rows are used where they lie; others are copied.
+FOVEA_INLINE bool in_place(const Tensor &t, int64_t dim) { return t.dtype == FOVEA_F32 && (dim <= 1 || t.stride[3] == 1); }
+
+// The element at an offset of a tensor.
+FOVEA_INLINE char *element(const Tensor &t, int64_t offset) {
+  return static_cast<char *>(t.data) + offset * element_bytes(t.dtype);
+}
 
 // A block of keys as the tiles read it.
 struct Block {
@@ -64,7 +70,6 @@ struct Task {
     call = &problem;
     arena = {static_cast<char *>(scratch), 0};
     const bool windowed = problem.window_left != kUnbounded || problem.window_right != kUnbounded;
-    const bool reads_queries = problem.score && problem.score_replaces;
     const int64_t vectors = (row_count + L - 1) / L;
     const int64_t panel_vectors = windowed ? Simd::kWindowPanelVectors : Simd::kPanelVectors;
     panel_count = (vectors + panel_vectors - 1) / panel_vectors;
@@ -73,13 +78,13 @@ struct Task {
     packed_queries = arena.take<float>(larger(by_dims, vectors * L * problem.dim_k));
     p = arena.take<float>(kBlockKeys * kRows);
     padded_tiles = arena.take<float>(2 * kKeyTile * problem.dim_k);
-    k_copy = dense_rows(problem.k, problem.dim_k) ? nullptr : arena.take<float>(kBlockKeys * problem.dim_k);
-    v_copy = dense_rows(problem.v, problem.dim_v) ? nullptr : arena.take<float>(kBlockKeys * problem.dim_v);
+    k_copy = in_place(problem.k, problem.dim_k) ? nullptr : arena.take<float>(kBlockKeys * problem.dim_k);
+    v_copy = in_place(problem.v, problem.dim_v) ? nullptr : arena.take<float>(kBlockKeys * problem.dim_v);
     chunk_sums = problem.seq_kv <= kBlockKeys * kMaxChunks ? nullptr : arena.take<float>(row_count * problem.dim_v);
-    out_copy = dense_rows(problem.out, problem.dim_v) ? nullptr : arena.take<float>(row_count * problem.dim_v);
+    out_copy = in_place(problem.out, problem.dim_v) ? nullptr : arena.take<float>(row_count * problem.dim_v);
     marks = windowed || problem.mask.data || problem.score ? arena.take<float>(kBlockKeys * kRows) : nullptr;
     bias = problem.mask.data ? arena.take<float>(kRows * kBlockKeys) : nullptr;
-    q_copy = reads_queries && !dense_rows(problem.q, problem.dim_k) ? arena.take<float>(kRows * problem.dim_k) : nullptr;
+    q_copy = in_place(problem.q, problem.dim_k) ? nullptr : arena.take<float>(kRows * problem.dim_k);
   }
 
   void begin(const Problem &problem, const RowRange &range, void *scratch, const MaskMap &map, bool scores_wanted) {
@@ -135,8 +140,7 @@ struct Task {
     if (shape.alibi) begin_alibi(panel);
     if (problem.mask.data) {
       find_rows(panel, problem.mask.stride, 0, offset);
-      for (int r = 0; r < panel.vectors * L; ++r)
-        panel.mask[r] = static_cast<const char *>(problem.mask.data) + offset[r] * mask_element_bytes(problem.mask.dtype);
+      for (int r = 0; r < panel.vectors * L; ++r) panel.mask[r] = element(problem.mask, offset[r]);
     }
     for (int i = 0; i < panel.vectors * L; i += L) {
       Simd::store(panel.state.max + i, Simd::set1(kNoKeys));
@@ -148,7 +152,13 @@ struct Task {
     // Lanes behind the last row repeat it, so that they never stand out.
     find_rows(panel, problem.q.stride, rows.first_query, offset);
     const float *q[kRows];
-    for (int r = 0; r < panel.vectors * L; ++r) q[r] = static_cast<const float *>(problem.q.data) + offset[r];
+    for (int r = 0; r < panel.vectors * L; ++r) {
+      q[r] =
+          q_copy ? q_copy + smaller(r, panel.rows - 1) * problem.dim_k : static_cast<const float *>(problem.q.data) + offset[r];
+      if (q_copy && r < panel.rows)
+        load_elements<Simd>(element(problem.q, offset[r]), problem.q.dtype, problem.q.stride[3], problem.dim_k,
+                            q_copy + r * problem.dim_k);
+    }
     if (dims_in_lanes)
       pack_rows(q, panel.rows, queries);
     else
@@ -165,29 +175,27 @@ struct Task {
   }
 
   void pack_queries(const float *const *q, int vectors, float *packed) const {
-    const int64_t dim_k = call->dim_k, stride = call->q.stride[3];
+    const int64_t dim_k = call->dim_k;
     const int width = vectors * L;
     const auto scale = Simd::set1(query_scale);
     for (int v = 0; v < vectors; ++v) {
       int64_t d = 0;
-      if (dense_rows(call->q, dim_k)) {
-        for (; d + kColumns <= dim_k; d += kColumns) {
-          typename Simd::Vector x[kColumns];
-          Simd::load_columns(q + v * L, d, x);
-          FOVEA_UNROLL
-          for (int i = 0; i < kColumns; ++i) Simd::store(packed + (d + i) * width + v * L, Simd::mul(x[i], scale));
-        }
+      for (; d + kColumns <= dim_k; d += kColumns) {
+        typename Simd::Vector x[kColumns];
+        Simd::load_columns(q + v * L, d, x);
+        FOVEA_UNROLL
+        for (int i = 0; i < kColumns; ++i) Simd::store(packed + (d + i) * width + v * L, Simd::mul(x[i], scale));
       }
       for (; d < dim_k; ++d) {
-        for (int i = 0; i < L; ++i) packed[d * width + v * L + i] = q[v * L + i][d * stride] * query_scale;
+        for (int i = 0; i < L; ++i) packed[d * width + v * L + i] = q[v * L + i][d] * query_scale;
       }
     }
   }
 
-  void pack_rows(const float *const *q, int rows, float *packed) const {
-    const int64_t dim_k = call->dim_k, padded = padded_dim<Simd>(dim_k), stride = call->q.stride[3];
-    for (int r = 0; r < rows; ++r, packed += padded) {
-      for (int64_t d = 0; d < padded; ++d) packed[d] = d < dim_k ? q[r][d * stride] * query_scale : 0.0f;
+  void pack_rows(const float *const *q, int count, float *packed) const {
+    const int64_t dim_k = call->dim_k, padded = padded_dim<Simd>(dim_k);
+    for (int r = 0; r < count; ++r, packed += padded) {
+      for (int64_t d = 0; d < padded; ++d) packed[d] = d < dim_k ? q[r][d] * query_scale : 0.0f;
     }
   }
 
@@ -198,27 +206,18 @@ struct Task {
     block.begin = begin;
     block.keys = end - begin;
     block.first = first;
-    block.k = static_cast<const float *>(k.data) + rows.batch * k.stride[0] + rows.head_kv * k.stride[1] + key * k.stride[2];
-    block.v = static_cast<const float *>(v.data) + rows.batch * v.stride[0] + rows.head_kv * v.stride[1] + key * v.stride[2];
-    block.k_stride = k.stride[2];
-    block.v_stride = v.stride[2];
-    if (k_copy) {
-      gather(block.k, k, first, block.keys, problem.dim_k, k_copy);
-      block.k = k_copy;
-      block.k_stride = problem.dim_k;
-    }
-    if (v_copy) {
-      gather(block.v, v, first, block.keys, problem.dim_v, v_copy);
-      block.v = v_copy;
-      block.v_stride = problem.dim_v;
-    }
+    find_keys(k, key, first, block.keys, problem.dim_k, k_copy, &block.k, &block.k_stride);
+    find_keys(v, key, first, block.keys, problem.dim_v, v_copy, &block.v, &block.v_stride);
     block.padded[0] = block.padded[1] = nullptr;
   }
 
-  static void gather(const float *from, const Tensor &t, int64_t first, int64_t end, int64_t dim, float *to) {
-    for (int64_t j = first; j < end; ++j) {
-      for (int64_t d = 0; d < dim; ++d) to[j * dim + d] = from[j * t.stride[2] + d * t.stride[3]];
-    }
+  // Where the block's keys [first, end) are as floats, `key` being its first on the token axis.
+  void find_keys(const Tensor &t, int64_t key, int64_t first, int64_t end, int64_t dim, float *copy, const float **at,
+                 int64_t *stride) const {
+    const char *block = element(t, rows.batch * t.stride[0] + rows.head_kv * t.stride[1] + key * t.stride[2]);
+    *at = copy ? copy : reinterpret_cast<const float *>(block);
+    *stride = copy ? dim : t.stride[2];
+    if (copy) load_rows<Simd>(block + first * t.stride[2] * element_bytes(t.dtype), t, end - first, dim, copy + first * dim);
   }
 
   // The first block from the one that begins at `begin` on of which some row may see a key.

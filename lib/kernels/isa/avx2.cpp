@@ -41,6 +41,23 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
     load_columns_256(row, d, x);
   }
 
+  static FOVEA_INLINE __m128i load_8(const uint16_t *p) { return _mm_loadu_si128(reinterpret_cast<const __m128i *>(p)); }
+  static FOVEA_INLINE void store_8(uint16_t *p, __m128i x) { _mm_storeu_si128(reinterpret_cast<__m128i *>(p), x); }
+  static FOVEA_INLINE Vector load_f16(const uint16_t *p) { return _mm256_cvtph_ps(load_8(p)); }
+  static FOVEA_INLINE Vector load_bf16(const uint16_t *p) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_8(p)), 16));
+  }
+  static FOVEA_INLINE void store_f16(uint16_t *p, Vector v) { store_8(p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT)); }
+  // As bf16_of_float().
+  static FOVEA_INLINE void store_bf16(uint16_t *p, Vector v) {
+    const __m256i bits = _mm256_castps_si256(v), high = _mm256_srli_epi32(bits, 16);
+    const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+    const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+    const __m256i x = _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
+    store_8(p, _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
+  }
+
   using Tail = __m256i;
   static FOVEA_INLINE Tail tail(int n) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));

@@ -43,6 +43,22 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
     load_columns_512(row, d, x);
   }
 
+  static FOVEA_INLINE __m256i load_16(const uint16_t *p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)); }
+  static FOVEA_INLINE void store_16(uint16_t *p, __m256i x) { _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), x); }
+  static FOVEA_INLINE Vector load_f16(const uint16_t *p) { return _mm512_cvtph_ps(load_16(p)); }
+  static FOVEA_INLINE Vector load_bf16(const uint16_t *p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_16(p)), 16));
+  }
+  static FOVEA_INLINE void store_f16(uint16_t *p, Vector v) { store_16(p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT)); }
+  // As bf16_of_float().
+  static FOVEA_INLINE void store_bf16(uint16_t *p, Vector v) {
+    const __m512i bits = _mm512_castps_si512(v), high = _mm512_srli_epi32(bits, 16);
+    const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    store_16(p, _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40))));
+  }
+
   using Tail = __mmask16;
   static FOVEA_INLINE Tail tail(int n) { return static_cast<Tail>((1u << n) - 1); }
   static FOVEA_INLINE Vector load_tail(const float *p, Tail n) { return _mm512_maskz_loadu_ps(n, p); }

@@ -41,6 +41,17 @@ struct Simd : BufferedTail<XsimdVector<FOVEA_XSIMD_ARCH>> {
     x[2] = vzip1q_f32(ac_high, be_high);
     x[3] = vzip2q_f32(ac_high, be_high);
   }
+  static FOVEA_INLINE Vector load_f16(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+  static FOVEA_INLINE Vector load_bf16(const uint16_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+  static FOVEA_INLINE void store_f16(uint16_t *p, Vector v) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(v))); }
+  // As bf16_of_float().
+  static FOVEA_INLINE void store_bf16(uint16_t *p, Vector v) {
+    const float32x4_t x = v;
+    const uint32x4_t bits = vreinterpretq_u32_f32(x), high = vshrq_n_u32(bits, 16);
+    const uint32x4_t rounded = vshrq_n_u32(vaddq_u32(bits, vaddq_u32(vandq_u32(high, vdupq_n_u32(1)), vdupq_n_u32(0x7fff))), 16);
+    const uint32x4_t quiet = vorrq_u32(high, vdupq_n_u32(0x40));
+    vst1_u16(p, vmovn_u32(vbslq_u32(vceqq_f32(x, x), rounded, quiet)));
+  }
   static FOVEA_INLINE Vector exp2(Vector t) { return exp2_by_exponent_bits<Simd>(t); }
 };
 

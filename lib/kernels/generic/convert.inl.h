@@ -1,0 +1,131 @@
+// Elements of every type as floats, and floats as elements: to nearest even, NaN stays NaN, subnormal halves stay what they are.
+#pragma once
+#include "kernels/generic/simd.inl.h"
+
+namespace fovea::FOVEA_LEVEL {
+namespace {
+
+FOVEA_INLINE int64_t element_bytes(int32_t dtype) { return dtype == FOVEA_F32 ? 4 : dtype == FOVEA_BOOL ? 1 : 2; }
+
+FOVEA_INLINE float float_of_bits(uint32_t bits) {
+  float x;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
+}
+FOVEA_INLINE uint32_t bits_of_float(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+// A subnormal half is a whole number of 2^-24: floats made of its shifted bits would be flushed to 0 on the way.
+FOVEA_INLINE float float_of_f16(uint16_t h) {
+  const uint32_t exponent = h >> 10 & 31, fraction = h & 1023, sign = (h & 0x8000u) << 16;
+  const uint32_t quiet = exponent == 31 && fraction ? 0x400000 : 0;
+  const uint32_t bits = (exponent + (exponent == 31 ? 224 : 112)) << 23 | fraction << 13 | quiet;  // biases 127 - 15; 255 - 31
+  const uint32_t magnitude = exponent == 0 ? bits_of_float(static_cast<float>(fraction) * 0x1p-24f) : bits;
+  return float_of_bits(magnitude | sign);
+}
+FOVEA_INLINE uint16_t f16_of_float(float x) {
+  const uint32_t bits = bits_of_float(x), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
+  if (magnitude >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);  // 65520: half way to 2^16
+  // Below 2^-14 the last bit is worth 2^-24, as it is of floats from 1/2 up.
+  if (magnitude < 0x38800000) return static_cast<uint16_t>(sign | (bits_of_float(float_of_bits(magnitude) + 0.5f) - 0x3f000000));
+  const uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1);
+  return static_cast<uint16_t>(sign | ((rounded >> 13) - (112 << 10)));
+}
+FOVEA_INLINE float float_of_bf16(uint16_t h) { return float_of_bits(static_cast<uint32_t>(h) << 16); }
+FOVEA_INLINE uint16_t bf16_of_float(float x) {
+  const uint32_t bits = bits_of_float(x);
+  if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>(bits >> 16 | 0x40);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// For instruction sets without conversions: lane by lane.
+template <class Base>
+struct ConvertedByLane : Base {
+  using typename Base::Vector;
+  static FOVEA_INLINE Vector load_f16(const uint16_t *p) { return load(p, float_of_f16); }
+  static FOVEA_INLINE Vector load_bf16(const uint16_t *p) { return load(p, float_of_bf16); }
+  static FOVEA_INLINE void store_f16(uint16_t *p, Vector v) { store(p, v, f16_of_float); }
+  static FOVEA_INLINE void store_bf16(uint16_t *p, Vector v) { store(p, v, bf16_of_float); }
+  using Base::load;
+  using Base::store;
+
+ private:
+  static FOVEA_INLINE Vector load(const uint16_t *p, float (*convert)(uint16_t)) {
+    float lanes[Base::kLanes];
+    for (int i = 0; i < Base::kLanes; ++i) lanes[i] = convert(p[i]);
+    return Base::load(lanes);
+  }
+  static FOVEA_INLINE void store(uint16_t *p, Vector v, uint16_t (*convert)(float)) {
+    float lanes[Base::kLanes];
+    Base::store(lanes, v);
+    for (int i = 0; i < Base::kLanes; ++i) p[i] = convert(lanes[i]);
+  }
+};
+
+// n elements as floats; from a mask of FOVEA_BOOL what it adds: 0 or -inf.
+template <class Simd>
+void load_elements(const void *from, int32_t dtype, int64_t stride, int64_t n, float *to) {
+  const auto *f = static_cast<const float *>(from);
+  const auto *h = static_cast<const uint16_t *>(from);
+  const auto *b = static_cast<const unsigned char *>(from);
+  int64_t j = 0;
+  if (stride == 1 && dtype == FOVEA_F16) {
+    for (; j + Simd::kLanes <= n; j += Simd::kLanes) Simd::store(to + j, Simd::load_f16(h + j));
+  } else if (stride == 1 && dtype == FOVEA_BF16) {
+    for (; j + Simd::kLanes <= n; j += Simd::kLanes) Simd::store(to + j, Simd::load_bf16(h + j));
+  } else if (stride == 1 && dtype == FOVEA_BOOL) {
+    for (; j < n; ++j) to[j] = b[j] ? 0.0f : -__builtin_inff();
+  } else if (stride == 1) {
+    for (; j < n; ++j) to[j] = f[j];
+  }
+  switch (dtype) {
+    case FOVEA_F16:
+      for (; j < n; ++j) to[j] = float_of_f16(h[j * stride]);
+      break;
+    case FOVEA_BF16:
+      for (; j < n; ++j) to[j] = float_of_bf16(h[j * stride]);
+      break;
+    case FOVEA_BOOL:
+      for (; j < n; ++j) to[j] = b[j * stride] ? 0.0f : -__builtin_inff();
+      break;
+    default:
+      for (; j < n; ++j) to[j] = f[j * stride];
+  }
+}
+
+template <class Simd>
+void store_elements(const float *from, int64_t n, void *to, int32_t dtype, int64_t stride) {
+  auto *f = static_cast<float *>(to);
+  auto *h = static_cast<uint16_t *>(to);
+  int64_t j = 0;
+  if (stride == 1 && dtype == FOVEA_F16) {
+    for (; j + Simd::kLanes <= n; j += Simd::kLanes) Simd::store_f16(h + j, Simd::load(from + j));
+  } else if (stride == 1 && dtype == FOVEA_BF16) {
+    for (; j + Simd::kLanes <= n; j += Simd::kLanes) Simd::store_bf16(h + j, Simd::load(from + j));
+  }
+  switch (dtype) {
+    case FOVEA_F16:
+      for (; j < n; ++j) h[j * stride] = f16_of_float(from[j]);
+      break;
+    case FOVEA_BF16:
+      for (; j < n; ++j) h[j * stride] = bf16_of_float(from[j]);
+      break;
+    default:
+      for (; j < n; ++j) f[j * stride] = from[j];
+  }
+}
+
+// Rows of a tensor as they lie, one stride[2] after the other, become dense floats.
+template <class Simd>
+void load_rows(const void *from, const Tensor &t, int64_t count, int64_t dim, float *to) {
+  const char *row = static_cast<const char *>(from);
+  for (int64_t j = 0; j < count; ++j, row += t.stride[2] * element_bytes(t.dtype), to += dim)
+    load_elements<Simd>(row, t.dtype, t.stride[3], dim, to);
+}
+
+}  // namespace
+}  // namespace fovea::FOVEA_LEVEL
