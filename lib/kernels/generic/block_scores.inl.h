@@ -110,7 +110,7 @@ class BlockScores {
       if (mask_matters_) rise = mask_rise(i);
       if (task_.shape.alibi) rise = Simd::add(rise, alibi_rise(i));
       rise = Simd::sub(rise, margin);
-      Simd::store(task_.shape.rise + i, Simd::select_less(zero, rise, rise, zero));
+      Simd::store(task_.shape.rise + i, Simd::select_less(zero, rise, Simd::clamp(rise, 0.0f, kMostRise), zero));
     }
   }
 
