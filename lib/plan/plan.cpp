@@ -97,6 +97,8 @@ Plan make_plan(const Problem &problem, const ForwardKernel &kernel, int32_t work
 
   const int64_t elements =
       saturated_sum(saturated_product(problem.seq_kv, problem.dim_k + problem.dim_v), saturated_product(rows, problem.dim_k));
+  plan.multiply_adds =
+      saturated_product(saturated_product(heads, rows), saturated_product(problem.seq_kv, problem.dim_k + problem.dim_v));
   plan.fetch_ahead = saturated_product(heads, elements) > kCachedBytes / kFloatBytes;
 
   plan.scratch_bytes = round_up(kernel.scratch_bytes(&problem, plan.rows_per_block), kAlignment);

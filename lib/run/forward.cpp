@@ -205,12 +205,12 @@ void map_task(void *arg, int64_t i, int32_t) {
 
 }  // namespace
 
-void run_forward(const Problem &problem, const ForwardKernel &kernel, const Plan &plan, const Executor &executor,
-                 void *workspace) {
+void run_forward(const Problem &problem, const ForwardKernel &kernel, const Plan &plan, const Executor &given, void *workspace) {
   if (plan.tasks == 0) return;
+  const Executor executor = plan.multiply_adds < given.worth_waking_for ? serial_executor() : given;
   char *at = reinterpret_cast<char *>((reinterpret_cast<uintptr_t>(workspace) + 63) & ~uintptr_t{63});
   Run run = {&problem, &kernel, &plan, at, nullptr, nullptr, nullptr, nullptr, 0};
-  at += plan.scratch_bytes * executor.workers;
+  at += plan.scratch_bytes * given.workers;
   run.partials = reinterpret_cast<float *>(at);
   at += plan.partial_bytes;
   run.missing = reinterpret_cast<int64_t *>(at);

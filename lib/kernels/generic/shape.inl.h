@@ -8,6 +8,7 @@ namespace {
 
 // A finite addition below it counts as it: so it stays finite in any unit, with room for a score.
 constexpr float kLowestBias = -0x1.5p127f;
+constexpr float kModerateBias = -0x1p60f;  // added to any score that means something, it is far from overflow
 
 template <class Simd>
 struct ScoreShape {
@@ -30,7 +31,7 @@ struct TileWork {
   const float *slope;  // of the panel's rows, for ALiBi
   const float *bias;   // of the mask: [key][bias_stride] from `key` on; null: none
   int64_t bias_stride;
-  bool bias_excludes;          // some of it is below kLowestBias, perhaps -inf
+  bool bias_excludes;          // some of it is below kModerateBias, perhaps -inf
   bool bias_only_excludes;     // it was added before
   const float *begin, *limit;  // the rows' windows; null: all of them hold the tile
   bool takes_references;       // some row may meet its first key here
