@@ -1,12 +1,12 @@
-/* Fovea: scaled dot-product attention on CPUs, V * Softmax(scale * K^T Q). SPDX-License-Identifier: Apache-2.0
+/* Fovea: scaled dot-product attention on CPUs, softmax(scale * Q K^T) V. SPDX-License-Identifier: Apache-2.0
  *
  * This header is the whole C API and its manual. C99; includes only <stddef.h> and <stdint.h>.
  *
  * The shortest correct program:
  *
- *     fovea_context *context;
+ *     fovea_context *context = NULL;
  *     fovea_params p;
- *     fovea_context_create(NULL, &context);
+ *     if (fovea_context_create(NULL, &context) != FOVEA_OK) return puts(fovea_last_error()), 1;
  *     fovea_params_init(&p, sizeof p, 1, 8, 8, 128, 128, 64, 64);  // batch, heads_q, heads_kv, seq_q, seq_kv, dim_k, dim_v
  *     p.q.data = q; p.k.data = k; p.v.data = v; p.out.data = out;  // dense float [batch, head, seq, dim]
  *     if (fovea_forward(context, &p, NULL, 0) != FOVEA_OK) puts(fovea_last_error());
@@ -103,9 +103,9 @@ enum {
 #define FOVEA_SCORE_TILE_MAX 256 /* most rows and most columns of a score tile */
 
 /* fovea_options.flags */
-#define FOVEA_NO_AMX 1u      /* do not ask the OS for AMX tiles */
+#define FOVEA_NO_AMX 1u      /* do not ask the OS for AMX tiles (no effect yet) */
 #define FOVEA_IGNORE_ENV 2u  /* do not read FOVEA_ISA from the environment */
-#define FOVEA_FAST_MATH16 4u /* allow 16-bit arithmetic */
+#define FOVEA_FAST_MATH16 4u /* allow 16-bit arithmetic (no effect yet) */
 
 /* A view of memory that the caller owns. Axes are [batch, head, seq, dim]. Strides count elements (not bytes), are >= 0, and
  * may be anything on any axis, the innermost included; 0 repeats an input along an axis. The stride of an axis of size 1 is
@@ -172,7 +172,7 @@ typedef struct fovea_params {
   int32_t align;  /* FOVEA_ALIGN_*: what p is; must name a corner where causal, a window or alibi_slopes is on */
   int64_t window_left, window_right; /* query at position p sees keys p - window_left .. p + window_right; -1: no bound */
 
-  /* Optional [batch, heads_q, seq_q, seq_kv]; stride 0 repeats it along an axis. fovea_params_init() leaves dtype and strides 0.
+  /* Optional [batch, heads_q, seq_q, seq_kv]; stride 0 repeats it along an axis. fovea_params_init() sets dense strides and no dtype.
    *   FOVEA_BOOL                         a byte: not 0 = attend, 0 excludes the key;
    *   FOVEA_F32, FOVEA_F16, FOVEA_BF16   added to the score: -infinity excludes the key, finite values never do, a NaN or
    *                                      +infinity at a key that nothing else excludes makes the row NaN.
@@ -256,8 +256,9 @@ FOVEA_API void fovea_context_destroy(fovea_context *c);
 
 /* The bytes of workspace that fovea_forward() needs for p. It depends on sizes, strides and which options are there: enough for
  * any lengths, offsets and masks. Nothing is read through a data pointer. Any alignment of the workspace will do. At most 8 MiB a
- * thread for dims up to 256; more with a mask, 2 bits for each 64 queries x 256 keys of its own, and with lengths of the queries
- * or offsets, some bytes a batch entry. */
+ * thread for dims up to 256; more with a mask, 2 bits for each 64 queries x 256 keys of its own, where the bits of 64 queries (in
+ * packed batches, also those of each entry's last) are rounded up to a byte; with lengths of the queries or offsets, some bytes a
+ * batch entry. */
 FOVEA_API fovea_status fovea_workspace_size(const fovea_context *c, const fovea_params *p, size_t *bytes);
 
 /* Computes p->out, and p->lse and p->weights where given. workspace holds at least fovea_workspace_size() bytes, used by no

@@ -150,6 +150,19 @@ void drop_ignored_strides(int64_t *stride, int64_t size0, int64_t size1, int64_t
   if (size3 == 1) stride[3] = 0;
 }
 
+// Nothing bounds the strides of a tensor without elements, and nobody shall compute with them.
+void forget_empty_strides(Problem *p) {
+  const bool no_queries = p->batch == 0 || p->heads_q == 0 || p->seq_q == 0,
+             no_keys = p->batch == 0 || p->heads_kv == 0 || p->seq_kv == 0;
+  const struct {
+    Tensor *tensor;
+    bool empty;
+  } tensors[] = {{&p->q, no_queries || p->dim_k == 0},   {&p->k, no_keys || p->dim_k == 0},    {&p->v, no_keys || p->dim_v == 0},
+                 {&p->out, no_queries || p->dim_v == 0}, {&p->weights, no_queries || no_keys}, {&p->mask, no_queries || no_keys}};
+  for (const auto &t : tensors)
+    for (int a = 0; a < 4 && t.empty; ++a) t.tensor->stride[a] = 0;
+}
+
 int64_t window_bound(int64_t keys) { return keys == -1 || keys > kUnbounded ? kUnbounded : keys; }
 
 Problem to_problem(const fovea_params &p) {
@@ -191,9 +204,9 @@ fovea_status check_sizes(int64_t batch, int64_t heads_q, int64_t heads_kv, int64
   const struct {
     const char *name;
     int64_t size, most;
-  } sizes[] = {{"batch", batch, INT64_MAX - 1},  // packed batches have batch + 1 offsets
-               {"heads_q", heads_q, INT64_MAX}, {"heads_kv", heads_kv, INT64_MAX}, {"seq_q", seq_q, INT64_MAX},
-               {"seq_kv", seq_kv, INT64_MAX},   {"dim_k", dim_k, kMaxDim},         {"dim_v", dim_v, kMaxDim}};
+  } sizes[] = {{"batch", batch, INT64_MAX / 16},  // batch + 1 offsets have a size in bytes
+               {"heads_q", heads_q, INT64_MAX},  {"heads_kv", heads_kv, INT64_MAX}, {"seq_q", seq_q, INT64_MAX},
+               {"seq_kv", seq_kv, INT64_MAX},    {"dim_k", dim_k, kMaxDim},         {"dim_v", dim_v, kMaxDim}};
   for (const auto &s : sizes) {
     if (s.size < 0) return fail(FOVEA_ERR_INVALID_SIZE, "%s: %" PRId64 " is negative", s.name, s.size);
     if (s.size > s.most) return fail(FOVEA_ERR_INVALID_SIZE, "%s: %" PRId64 " is above %" PRId64, s.name, s.size, s.most);
@@ -231,6 +244,7 @@ fovea_status check_params(const fovea_params *p, Problem *problem) {
   if (problem->mask.data) operands.add(mask_operand(*problem, p->seq_q, p->seq_kv));
   for (const Operand &t : operands)
     if ((status = check_layout(t))) return status;
+  forget_empty_strides(problem);
   return FOVEA_OK;
 }
 

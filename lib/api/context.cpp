@@ -57,7 +57,7 @@ fovea_status choose_level(const fovea_options &o, int32_t *level) {
 }
 
 Executor choose_executor(const fovea_options &o) {
-  if (o.executor) return {o.executor->num_workers, o.executor->user, o.executor->parallel_for};
+  if (o.executor) return {o.executor->num_workers, 0, o.executor->user, o.executor->parallel_for};
   return openmp_executor(o.num_threads ? o.num_threads : default_threads());
 }
 

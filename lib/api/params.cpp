@@ -44,6 +44,7 @@ fovea_status fovea_params_init(fovea_params *p, size_t struct_size, int64_t batc
   // Of one entry: weights of all are counted where they are wanted. Packed batches, whose entries share the tokens, have none.
   if (!status) status = init_dense("weights", &r.weights, batch ? 1 : 0, heads_q, seq_q, seq_kv);
   if (status) return status;
+  for (int a = 0; a < 4; ++a) r.mask.stride[a] = r.weights.stride[a];
   r.lse_stride[0] = multiply(heads_q, seq_q);
   r.lse_stride[1] = seq_q;
   r.lse_stride[2] = 1;

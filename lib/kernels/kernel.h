@@ -37,11 +37,12 @@ struct MaskMap {
   int64_t head_stride, row_stride;
 };
 
-// Makes one row of a map.
+// Adds what a rectangle of a mask holds to one row of a map.
 struct MaskMapTask {
   const Problem *problem;
-  int64_t batch, head, query_begin, query_end, keys;
-  uint8_t *bits;  // of four blocks each
+  int64_t batch, head, query_begin, query_end;
+  int64_t key_begin, key_end;  // key_begin is the start of a block
+  uint8_t *bits;               // of the whole row, four blocks a byte
 };
 
 // One task of the forward pass.

@@ -15,6 +15,11 @@ constexpr int64_t kTasksPerWorker = 4;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+int64_t saturated_sum(int64_t a, int64_t b) { return a > INT64_MAX - b ? INT64_MAX : a + b; }
+int64_t saturated_product(int64_t a, int64_t b) {
+  int64_t product;
+  return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
 int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
 
 bool has_window(const Problem &problem) { return problem.window_left != kUnbounded || problem.window_right != kUnbounded; }
@@ -38,7 +43,7 @@ int64_t partial_budget(const Problem &problem, int32_t workers) {
 }
 
 // Inputs beyond a core's share of a last-level cache come from memory, a head at a time.
-constexpr double kCachedBytes = 8 << 20;
+constexpr int64_t kCachedBytes = 8 << 20;
 
 // A map costs one more pass over the mask, and a barrier. Fewer queries than this read so little of it that it would save nothing.
 constexpr int64_t kFewestMappedQueries = 16;
@@ -90,9 +95,11 @@ Plan make_plan(const Problem &problem, const ForwardKernel &kernel, int32_t work
   plan.mask_map = lay_out_mask_map(problem);
   if (plan.ragged_queries) plan.index_bytes = round_up((problem.batch + 1) * static_cast<int64_t>(sizeof(int64_t)), kAlignment);
 
-  const double keys = static_cast<double>(problem.seq_kv) * static_cast<double>(problem.dim_k + problem.dim_v);
-  const double queries = static_cast<double>(rows) * static_cast<double>(problem.dim_k);
-  plan.fetch_ahead = static_cast<double>(heads) * (keys + queries) * kFloatBytes > kCachedBytes;
+  const int64_t elements =
+      saturated_sum(saturated_product(problem.seq_kv, problem.dim_k + problem.dim_v), saturated_product(rows, problem.dim_k));
+  plan.multiply_adds =
+      saturated_product(saturated_product(heads, rows), saturated_product(problem.seq_kv, problem.dim_k + problem.dim_v));
+  plan.fetch_ahead = saturated_product(heads, elements) > kCachedBytes / kFloatBytes;
 
   plan.scratch_bytes = round_up(kernel.scratch_bytes(&problem, plan.rows_per_block), kAlignment);
   plan.workspace_bytes = plan.scratch_bytes * workers + plan.partial_bytes + plan.counter_bytes + plan.index_bytes +

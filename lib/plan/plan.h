@@ -24,6 +24,7 @@ struct Plan {
   int64_t splits;          // tasks that share a block's chunks; 1: each task owns its rows
   int64_t tasks;           // blocks * splits
   bool ragged_queries;     // entries have query counts of their own
+  int64_t multiply_adds;   // of the whole call, at most
   bool fetch_ahead;        // inputs are too large to be in cache already
   MaskMapLayout mask_map;
   int64_t scratch_bytes;    // per worker

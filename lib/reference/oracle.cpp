@@ -44,6 +44,9 @@ double element(const fovea_tensor &t, bool packed, int64_t first, int64_t b, int
   return read_element(t.data, t.dtype, batch + h * t.stride[1] + (first + s) * t.stride[2] + d * t.stride[3]);
 }
 
+// Kernels count subnormal inputs as 0: it matters where the other factor is infinite.
+double flushed(double x) { return std::fabs(x) < FLT_MIN ? 0.0 : x; }
+
 double query_element(const fovea_params &p, const fovea_tensor &t, const Row &row, int64_t d) {
   return element(t, p.cu_seqlens_q, entry_of(p, row.batch).first_query, row.batch, row.head, row.query, d);
 }
@@ -71,8 +74,10 @@ HeadMemory load_head(const fovea_params &p, int64_t b, int64_t head_kv, const st
   HeadMemory head{keys, std::vector<double>(keys * p.dim_k), std::vector<double>(keys * p.dim_v)};
   for (int64_t j = 0; j < keys; ++j) {
     if (!seen[j]) continue;
-    for (int64_t c = 0; c < p.dim_k; ++c) head.k[c * keys + j] = element(p.k, p.cu_seqlens_kv, e.first_key, b, head_kv, j, c);
-    for (int64_t c = 0; c < p.dim_v; ++c) head.v[j * p.dim_v + c] = element(p.v, p.cu_seqlens_kv, e.first_key, b, head_kv, j, c);
+    for (int64_t c = 0; c < p.dim_k; ++c)
+      head.k[c * keys + j] = flushed(element(p.k, p.cu_seqlens_kv, e.first_key, b, head_kv, j, c));
+    for (int64_t c = 0; c < p.dim_v; ++c)
+      head.v[j * p.dim_v + c] = flushed(element(p.v, p.cu_seqlens_kv, e.first_key, b, head_kv, j, c));
   }
   return head;
 }
@@ -165,7 +170,7 @@ void finish(const fovea_params &p, const Row &row, int64_t j, Score *s) {
 
 void compute_row(const fovea_params &p, const HeadMemory &head, const Row &place, int64_t row, Expected *e) {
   std::vector<double> q(p.dim_k);
-  for (int64_t c = 0; c < p.dim_k; ++c) q[c] = query_element(p, p.q, place, c);
+  for (int64_t c = 0; c < p.dim_k; ++c) q[c] = flushed(query_element(p, p.q, place, c));
   const bool replace = p.score && p.score_mode == FOVEA_SCORE_REPLACE;
   std::vector<Score> score = replace ? std::vector<Score>(head.keys) : dot_products(p, head, q);
   bool out_of_range = false;
@@ -205,7 +210,7 @@ void compute_row(const fovea_params &p, const HeadMemory &head, const Row &place
   double *lost = e->lost.data() + row * p.dim_v, *largest_value = e->largest.data() + row * p.dim_v;
   for (int64_t j = 0; j < head.keys; ++j) {
     if (!in_set[j]) continue;
-    if (score[j].value != -kInfinity) weight[j] /= sum;
+    if (sum != 0) weight[j] /= sum;  // a NaN makes 0 NaN, at a score of -infinity too; a sum of 0 is an empty row's
     if (!e->weights.empty()) {
       e->weights[row * p.seq_kv + j] = weight[j];
       e->in_set[row * p.seq_kv + j] = 1;

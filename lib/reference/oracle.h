@@ -4,7 +4,9 @@
 //   - an excluded key is not in the row's set, whatever its key, value and score hold;
 //   - a score of -infinity weighs exactly 0, and a row of nothing else is empty; 0 * v takes part, and is NaN where v is not finite.
 //     Where the call has a score function, such a key is excluded;
-//   - a score of NaN at a permitted key makes the row NaN, and so does +infinity (infinity - infinity);
+//   - a score of NaN at a permitted key makes the row NaN, the weights of all its permitted keys included, and so does +infinity
+//     (infinity - infinity);
+//   - subnormal elements of q, k and v are 0;
 //   - a finite score plus finite biases is never below -FLT_MAX.
 //
 // Inputs are taken as the numbers that their elements are, whatever the type.

@@ -32,6 +32,10 @@ void note_fork() {
 // When the library is loaded, since the host may use OpenMP and fork before it creates a context.
 __attribute__((constructor)) void watch_forks() { pthread_atfork(count_threads, nullptr, note_fork); }
 
+// Some 10 microseconds of one core. To wake a thread and wait for it takes one or two where it spins on an idle core, and thousands where
+// it has to share the core with another.
+constexpr int64_t kWorthWakingFor = 1 << 19;
+
 // user is the number of threads itself: nothing to keep alive.
 void run_openmp(void *user, TaskFunction task, void *arg, int64_t n) {
   const int64_t most = int64_t(intptr_t(user));
@@ -57,12 +61,12 @@ int32_t affinity_cpus() {
 
 }  // namespace
 
-Executor serial_executor() { return {1, nullptr, run_serial}; }
+Executor serial_executor() { return {1, 0, nullptr, run_serial}; }
 
 #ifdef _OPENMP
 Executor openmp_executor(int32_t threads) {
   if (threads <= 1) return serial_executor();
-  return {threads, reinterpret_cast<void *>(intptr_t(threads)), run_openmp};
+  return {threads, kWorthWakingFor, reinterpret_cast<void *>(intptr_t(threads)), run_openmp};
 }
 
 int32_t default_threads() {

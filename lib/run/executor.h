@@ -7,7 +7,8 @@ namespace fovea {
 using TaskFunction = void (*)(void *arg, int64_t i, int32_t worker);
 
 struct Executor {
-  int32_t workers;  // >= 1
+  int32_t workers;           // >= 1
+  int64_t worth_waking_for;  // multiply-adds: a call with fewer runs on the calling thread
   void *user;
   void (*parallel_for)(void *user, TaskFunction task, void *arg, int64_t n);
 };

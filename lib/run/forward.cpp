@@ -160,39 +160,57 @@ void run_task(void *arg, int64_t i, int32_t worker) {
   leave_float_environment(saved);
 }
 
-// The map's rows of one head and one entry. Where the mask is the same for several entries, what the longest of them reads.
+// The entry that a row of the map belongs to.
+int64_t entry_of_map_row(const Run &run, int64_t row) {
+  int64_t low = 0, high = run.plan->mask_map.entries - 1;
+  while (low < high) {
+    const int64_t middle = low + (high - low + 1) / 2;
+    if (first_map_row(run, middle) <= row)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  return low;
+}
+
+// The map's row of queries [begin, end) of one head and one entry: blocks of keys that some of them may see, by their windows.
+void map_rectangle(const Run &run, int64_t batch, int64_t head, int64_t begin, int64_t end, uint8_t *bits) {
+  const Problem &problem = *run.problem;
+  const int64_t kv_len = keys_of(problem, batch), shift = problem.bottom_right ? kv_len - queries_of(problem, batch) : 0;
+  MaskMapTask task = {&problem, batch, head, begin, end, begin + shift - problem.window_left, end + shift + problem.window_right,
+                      bits};
+  task.key_begin = task.key_begin > 0 ? task.key_begin / kBlockKeys * kBlockKeys : 0;
+  if (task.key_end > kv_len) task.key_end = kv_len;
+  if (problem.mask.stride[2] == 0) task.query_end = begin + 1;
+  run.kernel->map_mask(&task);
+}
+
+// One row of the map. Where entries share a mask, what each of them reads of it and no more.
 void map_task(void *arg, int64_t i, int32_t) {
   const Run &run = *static_cast<const Run *>(arg);
   const Problem &problem = *run.problem;
   const MaskMapLayout &map = run.plan->mask_map;
-  const int64_t row = i % map.rows_per_entry;
-  MaskMapTask task;
-  task.problem = &problem;
-  task.head = i / map.rows_per_entry % map.heads;
-  task.batch = i / map.rows_per_entry / map.heads;
-  int64_t queries = 0;
-  task.keys = 0;
-  for (int64_t b = task.batch; b < (map.entries == 1 ? problem.batch : task.batch + 1); ++b) {
-    if (queries_of(problem, b) > queries) queries = queries_of(problem, b);
-    if (keys_of(problem, b) > task.keys) task.keys = keys_of(problem, b);
+  const int64_t row = i % map.rows, head = i / map.rows, first = entry_of_map_row(run, row);
+  const int64_t begin = (row - first_map_row(run, first)) * kMapQueries;
+  uint8_t *bits = run.mask_map + i * map.row_bytes;
+  const FloatEnvironment saved = enter_float_environment();
+  for (int64_t b = 0; b < map.row_bytes; ++b) bits[b] = 0;
+  for (int64_t batch = first; batch < (map.entries == 1 ? problem.batch : first + 1); ++batch) {
+    const int64_t queries = queries_of(problem, batch);
+    const int64_t end = problem.mask.stride[2] == 0 || begin + kMapQueries > queries ? queries : begin + kMapQueries;
+    if (begin < end) map_rectangle(run, batch, head, begin, end, bits);
   }
-  if (problem.mask.stride[2] == 0 && queries > 1) queries = 1;
-  task.query_begin = row * kMapQueries;
-  task.query_end = task.query_begin + kMapQueries < queries ? task.query_begin + kMapQueries : queries;
-  if (task.query_begin >= task.query_end) return;
-  const MaskMap entry = map_of_entry(run, task.batch);
-  task.bits = entry.bits + task.head * entry.head_stride + row * entry.row_stride;
-  run.kernel->map_mask(&task);
+  leave_float_environment(saved);
 }
 
 }  // namespace
 
-void run_forward(const Problem &problem, const ForwardKernel &kernel, const Plan &plan, const Executor &executor,
-                 void *workspace) {
+void run_forward(const Problem &problem, const ForwardKernel &kernel, const Plan &plan, const Executor &given, void *workspace) {
   if (plan.tasks == 0) return;
+  const Executor executor = plan.multiply_adds < given.worth_waking_for ? serial_executor() : given;
   char *at = reinterpret_cast<char *>((reinterpret_cast<uintptr_t>(workspace) + 63) & ~uintptr_t{63});
   Run run = {&problem, &kernel, &plan, at, nullptr, nullptr, nullptr, nullptr, 0};
-  at += plan.scratch_bytes * executor.workers;
+  at += plan.scratch_bytes * given.workers;
   run.partials = reinterpret_cast<float *>(at);
   at += plan.partial_bytes;
   run.missing = reinterpret_cast<int64_t *>(at);
@@ -206,7 +224,7 @@ void run_forward(const Problem &problem, const ForwardKernel &kernel, const Plan
   const MaskMapLayout &map = plan.mask_map;
   if (map.bytes) {
     run.mask_map = reinterpret_cast<uint8_t *>(at);
-    executor.parallel_for(executor.user, map_task, &run, map.heads * map.entries * map.rows_per_entry);
+    executor.parallel_for(executor.user, map_task, &run, map.heads * map.rows);
   }
   executor.parallel_for(executor.user, run_task, &run, run.blocks * plan.splits);
 }

@@ -94,6 +94,49 @@ TEST(OracleTest, WhatIsNotFinite) {
   EXPECT_EQ(empty.kept[0], 0);
 }
 
+TEST(OracleTest, RowsOfNaNAreNaNAtEveryPermittedKey) {
+  Call call({1, 1, 1, 4, 4, 1, 1});
+  call.causal(FOVEA_ALIGN_TOP_LEFT);
+  for (float &q : call.q) q = 1;
+  call.k = {0, -kInfinity, std::nanf(""), 0};
+  call.params.k.data = call.k.data();
+  for (const float bad : {std::nanf(""), kInfinity}) {
+    call.k_at(0, 0, 2, 0) = bad;
+    const reference::Expected e = reference::attention(call.params, true);
+    EXPECT_EQ(e.weights[1 * 4 + 0], 1);
+    EXPECT_EQ(e.weights[1 * 4 + 1], 0) << "a score of -infinity in a row without NaN";
+    for (size_t j = 0; j < 3; ++j) EXPECT_TRUE(std::isnan(e.weights[2 * 4 + j])) << j;
+    EXPECT_EQ(e.weights[2 * 4 + 3], 0) << "an excluded key in a row of NaN";
+    EXPECT_TRUE(std::isnan(e.out[2]));
+    for (size_t j = 0; j < 4; ++j) EXPECT_TRUE(std::isnan(e.weights[3 * 4 + j])) << j;
+  }
+  for (float &k : call.k) k = -kInfinity;
+  const reference::Expected empty = reference::attention(call.params, true);
+  for (const double weight : empty.weights) EXPECT_EQ(weight, 0) << "no score above -infinity is no NaN";
+  for (const double out : empty.out) EXPECT_EQ(out, 0);
+  const float sink = 2;
+  call.params.sinks = &sink;
+  for (const double weight : reference::attention(call.params, true).weights) EXPECT_EQ(weight, 0);
+}
+
+TEST(OracleTest, SubnormalInputsAreZero) {
+  Call call({1, 1, 1, 1, 2, 1, 1});
+  call.q_at(0, 0, 0, 0) = 1e-40f;
+  call.k_at(0, 0, 0, 0) = -kInfinity;
+  EXPECT_TRUE(std::isnan(reference::attention(call.params).out[0])) << "0 * infinity";
+  call.q_at(0, 0, 0, 0) = -kInfinity;
+  call.k_at(0, 0, 0, 0) = -1e-40f;
+  call.k_at(0, 0, 1, 0) = 1;
+  EXPECT_TRUE(std::isnan(reference::attention(call.params).out[0])) << "0 * infinity";
+  call.q_at(0, 0, 0, 0) = FLT_MIN;
+  call.k_at(0, 0, 0, 0) = -kInfinity;
+  EXPECT_EQ(reference::attention(call.params).out[0], 1) << "the least number that is one";
+  call.q_at(0, 0, 0, 0) = 0;
+  call.k_at(0, 0, 0, 0) = 0;
+  for (float &v : call.v) v = 1e-40f;
+  EXPECT_EQ(reference::attention(call.params).out[0], 0);
+}
+
 // With q = 0 and a one-hot v, each output element of a key of the row's set is 1 / the size of the set.
 using Sets = std::vector<std::vector<int64_t>>;
 Sets sets_of(Call &call) {

@@ -6,6 +6,7 @@
 
 #include "support/call.h"
 #include "support/levels.h"
+#include "support/mask.h"
 
 namespace fovea::testing {
 namespace {
@@ -155,6 +156,67 @@ TEST_P(AlibiTest, FarPositions) {
     for (int64_t distance = 0; distance < 20; ++distance) {
       const double weight = std::exp(-double(distance)) * (1 - std::exp(-1.0));
       EXPECT_NEAR(call.weight_at(0, 0, i, position - distance), weight, weight * 1e-4) << "row " << i << " distance " << distance;
+    }
+  }
+}
+
+// A slope that leaves the range of float in other units, and distances that make any slope leave it. The query's own key has distance 0.
+TEST_P(AlibiTest, SteepSlopesLeaveTheNearestKey) {
+  for (const int32_t threads : {1, 3}) {
+    const auto context = this->context(threads);
+    for (const float slope : {3e38f, FLT_MAX, 2e37f, 1e36f}) {
+      for (const int64_t length : {1, 8, 32, 64, 300}) {
+        for (const int64_t window_left : {-1, 20, 0}) {
+          Call call({1, 1, 1, length, length, 1, 1});
+          for (int64_t j = 0; j < length; ++j) call.v_at(0, 0, j, 0) = float(j + 1);
+          call.params.alibi_slopes = &slope;
+          call.params.align = FOVEA_ALIGN_TOP_LEFT;
+          call.params.window_left = window_left;
+          ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
+          for (int64_t i = 0; i < length; ++i) {
+            const std::string where = "slope " + std::to_string(slope) + " length " + std::to_string(length) + " window_left " +
+                                      std::to_string(window_left) + " row " + std::to_string(i);
+            ASSERT_EQ(call.out_at(0, 0, i, 0), float(i + 1)) << where;
+            ASSERT_EQ(call.lse_at(0, 0, i), 0.0f) << where;
+            for (int64_t j = 0; j < length; ++j) ASSERT_EQ(call.weight_at(0, 0, i, j), float(i == j)) << where << " key " << j;
+          }
+        }
+      }
+    }
+    // Keys that prefer what is far, of which only the near one is in the window.
+    const float slope = -3e38f;
+    Call call({1, 1, 1, 50, 50, 1, 1});
+    call.params.alibi_slopes = &slope;
+    call.params.align = FOVEA_ALIGN_TOP_LEFT;
+    call.params.window_left = call.params.window_right = 0;
+    ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
+    for (const float out : call.out) ASSERT_EQ(out, 1.0f);
+    for (const float lse : call.lse) ASSERT_EQ(lse, 0.0f);
+  }
+}
+
+// However far it is, no slope takes a key out of the row's set: its value takes part with a weight of 0.
+TEST_P(AlibiTest, SteepSlopesExcludeNoKey) {
+  const auto context = this->context(2);
+  for (const int64_t queries : {1, 20}) {
+    for (const float slope : {3e38f, 2.3e38f, 1e38f, 1e35f, 1e3f}) {
+      Call call({1, 1, 1, queries, 30, 1, 1});
+      call.params.alibi_slopes = &slope;
+      call.params.align = FOVEA_ALIGN_BOTTOM_RIGHT;
+      call.v_at(0, 0, 0, 0) = std::nanf("");
+      ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
+      for (const float out : call.out) ASSERT_TRUE(std::isnan(out)) << "slope " << slope;
+      for (int64_t i = 0; i < queries; ++i) ASSERT_EQ(call.weight_at(0, 0, i, 0), 0.0f) << "slope " << slope;
+
+      Call alone({1, 1, 1, queries, 30, 1, 1});  // the farthest key is the only one
+      Mask mask(FOVEA_BOOL, alone.n, "k");
+      mask.permit_where([](int64_t, int64_t, int64_t, int64_t j) { return j == 0; });
+      alone.params.alibi_slopes = &slope;
+      alone.params.align = FOVEA_ALIGN_BOTTOM_RIGHT;
+      alone.params.mask = mask.tensor();
+      ASSERT_EQ(alone.run(context.get()), FOVEA_OK) << fovea_last_error();
+      for (const float out : alone.out) ASSERT_EQ(out, 1.0f) << "slope " << slope;
+      for (const float lse : alone.lse) ASSERT_TRUE(std::isfinite(lse)) << "slope " << slope;
     }
   }
 }

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cfenv>
+#include <cmath>
 #include <mutex>
 #include <utility>
 
@@ -85,6 +86,16 @@ class FloatEnvironmentTest : public LevelTest {
     call.params.score_mode = FOVEA_SCORE_MODIFY;
     return mask;  // whose bytes the call points to
   }
+
+  // Subnormals in a mask of floats, and NaN at keys that causal excludes: comparing either is something that flags and traps notice.
+  static Mask special_mask(Call &call) {
+    fill(call);
+    call.causal(FOVEA_ALIGN_TOP_LEFT);
+    Mask mask(FOVEA_F32, call.n, "hqk");
+    mask.set_all([](int64_t, int64_t, int64_t i, int64_t j) { return j > i && (i + j) % 3 == 0 ? std::nanf("") : 1e-40f; });
+    call.params.mask = mask.tensor();
+    return mask;
+  }
 };
 FOVEA_TEST_EVERY_LEVEL(FloatEnvironmentTest);
 
@@ -114,6 +125,33 @@ TEST_P(FloatEnvironmentTest, CallerOfEveryEnvironment) {
             EXPECT_TRUE(same_bits(call.weights, weights)) << std::hex << environment;
           }
         }
+      }
+    }
+  }
+}
+
+// A mask of many queries is looked through before anything else.
+TEST_P(FloatEnvironmentTest, OfACallWithASpecialMask) {
+  const uint64_t before = control();
+  for (const int32_t threads : {1, 3}) {
+    const auto context = this->context(threads);
+    for (const int64_t queries : {1, 8, 16, 70}) {
+      Call call({1, 1, 1, queries, 300, 8, 9});
+      const Mask mask = special_mask(call);
+      ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
+      const std::vector<float> out = call.out;
+      std::vector<uint64_t> all = environments();
+#if defined(__x86_64__)
+      for (const uint64_t traps : {0x1f00, 0x1e80, 0}) all.push_back(traps);  // of invalid operations, of subnormals, all of them
+#endif
+      for (const uint64_t environment : all) {
+        set_control(environment);
+        const fovea_status status = fovea_forward(context.get(), &call.params, nullptr, 0);
+        const uint64_t after = control();
+        set_control(before);
+        ASSERT_EQ(status, FOVEA_OK);
+        EXPECT_EQ(after, environment) << "left changed, " << queries << " queries";
+        EXPECT_TRUE(same_bits(call.out, out)) << std::hex << environment;
       }
     }
   }
@@ -167,7 +205,9 @@ TEST_P(FloatEnvironmentTest, WorkersOfEveryEnvironment) {
     fill(plain);
     fill(shaped);
     const Mask mask = shape(shaped);
-    for (Call *call : {&plain, &shaped}) {
+    Call mapped({1, 2, 1, 70, 300, 8, 9});
+    const Mask special = special_mask(mapped);
+    for (Call *call : {&plain, &shaped, &mapped}) {
       EXPECT_EQ(call->run(serial.get()), FOVEA_OK) << fovea_last_error();
       const std::vector<float> out = call->out;
       EXPECT_EQ(call->run(context), FOVEA_OK) << fovea_last_error();

@@ -113,6 +113,63 @@ TEST_P(LargeMasksTest, LowestNumberAndLargeNegativeScores) {
   }
 }
 
+// Nor large negative scores and steep slopes of a size that the lowest number has no room for: what is permitted stays permitted.
+TEST_P(LargeMasksTest, LowestNumberBesideScoresAndSlopesNearIt) {
+  for (const int32_t threads : {1, 3}) {
+    const auto context = this->context(threads);
+    for (const int64_t queries : {1, 3, 20}) {
+      for (const int64_t keys : {3, 300}) {
+        Call scores({1, 1, 1, queries, keys, 1, 1});
+        for (float &q : scores.q) q = 1e19f;
+        for (float &k : scores.k) k = -2e18f;
+        scores.params.scale = 1;
+        for (int64_t j = 0; j < keys; ++j) scores.v_at(0, 0, j, 0) = j % 2 ? 3 : 1;
+        if (keys % 2) scores.v_at(0, 0, keys - 1, 0) = 2;
+        Mask lowest(FOVEA_F32, scores.n, "k");
+        lowest.set_all([](int64_t, int64_t, int64_t, int64_t) { return -FLT_MAX; });
+        scores.params.mask = lowest.tensor();
+        ASSERT_EQ(scores.run(context.get()), FOVEA_OK) << fovea_last_error();
+        for (const float out : scores.out) ASSERT_EQ(out, 2.0f) << queries << "x" << keys;
+        for (const float lse : scores.lse) ASSERT_TRUE(std::isfinite(lse)) << queries << "x" << keys << " " << lse;
+
+        Call sloped({1, 1, 1, queries, keys, 1, 1});
+        const float slope = 3e37f;
+        sloped.params.alibi_slopes = &slope;
+        sloped.params.align = FOVEA_ALIGN_BOTTOM_RIGHT;
+        for (int64_t j = 0; j < keys; ++j) sloped.v_at(0, 0, j, 0) = j == keys - 1 ? 7 : 5;
+        Mask low(FOVEA_F32, sloped.n, "k");
+        low.set_all([&](int64_t, int64_t, int64_t, int64_t j) { return j == keys - 1 ? -kInfinity : -3e38f; });
+        sloped.params.mask = low.tensor();
+        ASSERT_EQ(sloped.run(context.get()), FOVEA_OK) << fovea_last_error();
+        for (const float out : sloped.out) ASSERT_EQ(out, 5.0f) << queries << "x" << keys;
+        for (const float lse : sloped.lse) ASSERT_TRUE(std::isfinite(lse)) << queries << "x" << keys << " " << lse;
+      }
+    }
+  }
+}
+
+// From nothing to the lowest number, and from there further than the largest: the rise is no number, the row is one all the same.
+TEST_P(LargeMasksTest, RisesBeyondTheLargestNumber) {
+  for (const int32_t threads : {1, 3}) {
+    const auto context = this->context(threads);
+    for (const int64_t queries : {1, 8, 20}) {
+      for (const int64_t run : {8, 256}) {  // a tile of keys, a block of them
+        Call call({1, 1, 1, queries, 3 * run, 4, 4});
+        Mask mask(FOVEA_F32, call.n, "k");
+        mask.set_all([&](int64_t, int64_t, int64_t, int64_t j) { return j < run ? -kInfinity : j < 2 * run ? -FLT_MAX : 3e37f; });
+        call.params.mask = mask.tensor();
+        ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
+        for (const float out : call.out) ASSERT_EQ(out, 1.0f) << queries << " queries, runs of " << run;
+        for (const float lse : call.lse) ASSERT_NEAR(lse / 3e37f, 1, 1e-6) << queries << " queries, runs of " << run;
+        for (int64_t i = 0; i < queries; ++i)
+          for (int64_t j = 0; j < 3 * run; ++j)
+            ASSERT_EQ(call.weight_at(0, 0, i, j), j < 2 * run ? 0 : 1 / float(run)) << queries << " queries, key " << j;
+        expect_within_bound(call, std::to_string(queries) + " queries, runs of " + std::to_string(run));
+      }
+    }
+  }
+}
+
 // Two planes of large numbers whose sum, made by the caller in 16 bits, is -infinity: that excludes.
 TEST_P(LargeMasksTest, SumOfTwoPlanesThatIsMinusInfinity) {
   const auto context = this->context(2);

@@ -1,6 +1,7 @@
 // A mask may lack any of its axes, have any strides and any of its dtypes: the bits are those of the dense mask that says the same.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -259,6 +260,44 @@ TEST_P(MaskLayoutTest, ReadsNothingBesideIt) {
           call.params.seqlens_kv = &length_kv;
           ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
           expect_within_bound(call, "lengths one below, dtype " + std::to_string(dtype));
+        }
+      }
+    }
+  }
+}
+
+// Where entries share a mask, what some entry permits is read and nothing else: not the queries of one by the keys of another. Rows overlap,
+// so that all of what is needed lies before the page that is not there: rows [0, 64) of 10 keys, and rows [0, 16) of 8192.
+TEST_P(MaskLayoutTest, SharedByEntriesOfOtherLengths) {
+  const int32_t queries[] = {64, 16}, keys[] = {10, 8192};
+  constexpr int64_t kStep = 10;
+  const int64_t elements = std::max(63 * kStep + 10, 15 * kStep + 8192);
+  for (const int32_t threads : {1, 3}) {
+    const auto context = this->context(threads);
+    for (const fovea_dtype dtype : kMaskDtypes) {
+      const Mask line(dtype, {1, 1, 1, 1, elements, 1, 1}, "k");  // permits everything: nothing ends a search early
+      const size_t bytes = line.bytes().size();
+      const reference::GuardedBuffer memory(bytes);
+      std::memcpy(memory.data(), line.bytes().data(), bytes);
+      for (const bool packed : {false, true}) {
+        for (const bool swapped : {false, true}) {  // the long entry first
+          const int32_t q[] = {queries[swapped], queries[!swapped]}, kv[] = {keys[swapped], keys[!swapped]};
+          const int32_t cu_q[] = {0, q[0], 80}, cu_kv[] = {0, kv[0], 8202};
+          Call call(packed ? Sizes{1, 1, 1, 80, 8202, 2, 2} : Sizes{2, 1, 1, 64, 8192, 2, 2});
+          call.fill_random(116);
+          call.params.weights.data = nullptr;
+          call.params.mask = {memory.data(), {0, 0, kStep, 1}, dtype, 0};
+          if (packed) {
+            call.params.batch = 2;
+            call.params.cu_seqlens_q = cu_q;
+            call.params.cu_seqlens_kv = cu_kv;
+          } else {
+            call.params.seqlens_q = q;
+            call.params.seqlens_kv = kv;
+          }
+          ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
+          expect_within_bound(call, "dtype " + std::to_string(dtype) + " packed " + std::to_string(packed) + " swapped " +
+                                        std::to_string(swapped));
         }
       }
     }

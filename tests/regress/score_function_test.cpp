@@ -426,6 +426,59 @@ TEST_P(ScoreFunctionTest, WritesThatAreNotFinite) {
   }
 }
 
+// What it excludes is excluded, whatever a mask adds there; in FOVEA_SCORE_REPLACE that is decided before the mask is added.
+TEST_P(ScoreFunctionTest, ExclusionsBesideMasksThatAreNotFinite) {
+  struct Write {
+    int64_t first, key;  // excludes keys below first, and key
+  };
+  const auto write = [](void *user, const fovea_score_tile *t) {
+    const Write &w = *static_cast<const Write *>(user);
+    for_each_entry(t, [&](float &score, int64_t, int64_t c) {
+      const int64_t j = t->col0 + c;
+      if (t->q) score = 0.5f;
+      if (j < w.first || j == w.key) score = -kInfinity;
+    });
+  };
+  const float slope = 0x1p-10f;
+  for (const int32_t threads : {1, 3}) {
+    const auto context = this->context(threads);
+    for (const int32_t mode : kModes) {
+      for (const int64_t queries : {1, 20}) {
+        for (const int64_t keys : {24, 300}) {
+          for (const float bad : {kInfinity, std::nanf("")}) {
+            for (const Write &w : {Write{0, 3}, Write{8, 12}, Write{8, 15}, Write{0, 0}}) {
+              for (const int more : {0, 1, 2}) {
+                Write user = w;
+                Call call({1, 1, 1, queries, keys, 4, 4}), clean({1, 1, 1, queries, keys, 4, 4});
+                Mask mask(FOVEA_F32, call.n, "k"), zeros(FOVEA_F32, call.n, "k");
+                mask.set(0, 0, 0, w.key, bad);
+                call.params.mask = mask.tensor();
+                clean.params.mask = zeros.tensor();
+                for (Call *each : {&call, &clean}) {
+                  each->params.score = write;
+                  each->params.score_user = &user;
+                  each->params.score_mode = mode;
+                  if (more == 1) each->params.softcap = 2;
+                  if (more == 2) each->params.alibi_slopes = &slope, each->params.align = FOVEA_ALIGN_TOP_LEFT;
+                }
+                ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
+                ASSERT_EQ(clean.run(context.get()), FOVEA_OK) << fovea_last_error();
+                const std::string where = "mode " + std::to_string(mode) + " " + std::to_string(queries) + "x" +
+                                          std::to_string(keys) + " " + std::to_string(bad) + " at " + std::to_string(w.key) +
+                                          " more " + std::to_string(more);
+                for (const float out : call.out) ASSERT_NEAR(out, 1, 1e-6) << where;
+                for (int64_t i = 0; i < queries; ++i) ASSERT_EQ(call.weight_at(0, 0, i, w.key), 0.0f) << where;
+                for (size_t i = 0; i < call.lse.size(); ++i) ASSERT_NEAR(call.lse[i], clean.lse[i], 1e-6) << where;
+                expect_within_bound(call, where);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 // In a call with a score function any score of -infinity excludes its key: also one that q and k make and the function leaves alone.
 TEST_P(ScoreFunctionTest, MinusInfinityOfTheDotProductExcludes) {
   const auto context = this->context(2);

@@ -219,6 +219,67 @@ TEST_P(SinksTest, FarAboveTheFirstKeys) {
   }
 }
 
+// A sink so far above the scores that weights are counted in another unit: a chunk's part of the output is the same number wherever it was
+// added up.
+class FarSink {
+ public:
+  Call call;
+  // The sink far above all scores. The first 256 keys score lower and have large values, the others 0; or all values are small.
+  FarSink(int64_t queries, int64_t keys, bool large) : call({1, 1, 1, queries, keys, 1, 1}), sink_(large ? 110.0f : 60.0f) {
+    call.fill_random(96);
+    for (float &q : call.q) q = 1;
+    call.params.scale = 1;
+    call.params.sinks = &sink_;
+    call.params.weights.data = nullptr;
+    for (int64_t j = 0; j < keys; ++j) {
+      const bool first = j < 256;
+      call.k_at(0, 0, j, 0) = large ? first ? 0.0f : 48.0f : 1 + call.k_at(0, 0, j, 0);
+      call.v_at(0, 0, j, 0) = large ? first ? 1e30f : 0.0f : call.v_at(0, 0, j, 0) * (first ? 1e-15f : 1e-21f);
+    }
+  }
+
+ private:
+  float sink_;
+};
+
+TEST_P(SinksTest, BitsDependOnNoWorkers) {
+  for (const bool large : {true, false}) {
+    for (const int64_t queries : {1, 3, 20}) {
+      for (const int64_t keys : {512, 768, 3000}) {
+        FarSink far(queries, keys, large);
+        ASSERT_EQ(far.call.run(context(1).get()), FOVEA_OK) << fovea_last_error();
+        const std::vector<float> out = far.call.out, lse = far.call.lse;
+        expect_within_bound(far.call, std::to_string(queries) + "x" + std::to_string(keys) + " large " + std::to_string(large));
+        for (const int32_t threads : {2, 3, 8}) {
+          ASSERT_EQ(far.call.run(context(threads).get()), FOVEA_OK) << fovea_last_error();
+          EXPECT_TRUE(same_bits(far.call.out, out)) << threads << " threads, " << queries << "x" << keys << " large " << large;
+          EXPECT_TRUE(same_bits(far.call.lse, lse)) << threads << " threads, " << queries << "x" << keys << " large " << large;
+        }
+      }
+    }
+  }
+}
+
+// The row beside it may end before it, or see one chunk more.
+TEST_P(SinksTest, BitsDependOnNoNeighbour) {
+  for (const int32_t threads : {1, 3}) {
+    const auto context = this->context(threads);
+    for (const bool large : {true, false}) {
+      for (const int64_t queries : {2, 8, 32}) {
+        FarSink alone(queries, 768, large), beside(queries, 768, large);
+        Mask one(FOVEA_BOOL, alone.call.n, "qk"), two(FOVEA_BOOL, alone.call.n, "qk");
+        one.permit_where([](int64_t, int64_t, int64_t i, int64_t j) { return i == 0 && j < 512; });
+        two.permit_where([](int64_t, int64_t, int64_t i, int64_t j) { return i == 0 ? j < 512 : i == 1 && j >= 512; });
+        alone.call.params.mask = one.tensor();
+        beside.call.params.mask = two.tensor();
+        ASSERT_EQ(alone.call.run(context.get()), FOVEA_OK) << fovea_last_error();
+        ASSERT_EQ(beside.call.run(context.get()), FOVEA_OK) << fovea_last_error();
+        EXPECT_TRUE(same_row(alone.call, beside.call, {0, 0, 0})) << queries << " queries, large " << large;
+      }
+    }
+  }
+}
+
 // A NaN in a row stays one, whatever the sink.
 TEST_P(SinksTest, HideNoNaN) {
   const auto context = this->context();

@@ -110,6 +110,49 @@ TEST_P(ZeroSizesTest, WithEveryFeature) {
   }
 }
 
+// Strides of a tensor without elements may be anything: nothing is computed with them.
+TEST_P(ZeroSizesTest, StridesOfEmptyTensorsAreNotUsed) {
+  const auto huge = [](fovea_tensor &t) {
+    t.data = nullptr;
+    for (int64_t &stride : t.stride) stride = INT64_MAX / 2;
+  };
+  const std::vector<float> zeros(64);
+  for (const int32_t threads : {1, 3}) {
+    const auto context = this->context(threads);
+    for (const int64_t queries : {1, 4, 70}) {
+      for (const int64_t batch : {1, 3}) {
+        Call no_dim_k({batch, 4, 2, queries, 300, 0, 2});
+        huge(no_dim_k.params.q);
+        huge(no_dim_k.params.k);
+        ASSERT_EQ(no_dim_k.run(context.get()), FOVEA_OK) << fovea_last_error();
+        for (const float out : no_dim_k.out) ASSERT_EQ(out, 1.0f);
+
+        Call no_dim_v({batch, 4, 2, queries, 300, 3, 0});
+        huge(no_dim_v.params.v);
+        huge(no_dim_v.params.out);
+        ASSERT_EQ(no_dim_v.run(context.get()), FOVEA_OK) << fovea_last_error();
+        for (const float lse : no_dim_v.lse) ASSERT_NEAR(lse, std::log(300.0), 1e-6);
+
+        for (const fovea_dtype dtype : kMaskDtypes) {
+          Call no_keys({batch, 4, 2, queries, 0, 3, 2});
+          huge(no_keys.params.k);
+          huge(no_keys.params.v);
+          huge(no_keys.params.weights);
+          huge(no_keys.params.mask);
+          no_keys.params.mask.data = const_cast<float *>(zeros.data());
+          no_keys.params.mask.dtype = dtype;
+          ASSERT_EQ(no_keys.run(context.get()), FOVEA_OK) << fovea_last_error();
+          for (const float out : no_keys.out) ASSERT_EQ(out, 0.0f);
+          for (const float lse : no_keys.lse) ASSERT_EQ(lse, -INFINITY);
+        }
+      }
+    }
+    Call no_batch({0, 4, 2, 5, 6, 7, 8});
+    for (fovea_tensor *t : {&no_batch.params.q, &no_batch.params.k, &no_batch.params.v, &no_batch.params.out}) huge(*t);
+    EXPECT_EQ(no_batch.run(context.get()), FOVEA_OK) << fovea_last_error();
+  }
+}
+
 TEST_P(ZeroSizesTest, NoKeyValueHeadsForQueryHeadsIsAnError) {
   const auto context = this->context();
   Call call({1, 2, 1, 3, 4, 5, 6});

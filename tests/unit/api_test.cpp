@@ -94,6 +94,13 @@ std::vector<Wrong> wrong_sizes() {
       {"huge dim_k", [](auto &p) { p.dim_k = kHuge; }, FOVEA_ERR_INVALID_SIZE, "dim_k: "},
       {"huge dim_v", [](auto &p) { p.dim_v = kMax; }, FOVEA_ERR_INVALID_SIZE, "dim_v: "},
       {"offsets of a huge batch", [](auto &p) { p.batch = kMax, p.heads_q = 0; }, FOVEA_ERR_INVALID_SIZE, "batch: "},
+      {"offsets of more bytes than there are",
+       [](auto &p) {
+         p = params_of(1, 1, 1, 1, 0, 0, 0);
+         static const int32_t lengths[1] = {};
+         p.batch = int64_t{1} << 60, p.seqlens_q = lengths;
+       },
+       FOVEA_ERR_INVALID_SIZE, "batch: 1152921504606846976 is above "},
       {"huge rows", [](auto &p) { p.batch = p.seq_q = int64_t{1} << 31; }, FOVEA_ERR_INVALID_SIZE, "batch, heads_q, seq_q: "},
       {"huge rows without keys or dims",
        [](auto &p) {

@@ -110,7 +110,7 @@ class BlockScores {
       if (mask_matters_) rise = mask_rise(i);
       if (task_.shape.alibi) rise = Simd::add(rise, alibi_rise(i));
       rise = Simd::sub(rise, margin);
-      Simd::store(task_.shape.rise + i, Simd::select_less(zero, rise, rise, zero));
+      Simd::store(task_.shape.rise + i, Simd::select_less(zero, rise, Simd::clamp(rise, 0.0f, kMostRise), zero));
     }
   }
 
@@ -236,16 +236,16 @@ class BlockScores {
       score_tile<Simd, NV>(rows.k + t * rows.stride, rows.stride, panel_.queries, task_.call->dim_k, score + t * kWidth);
   }
 
-  // The panel's mask for the keys of the range: task.bias is [key][width]. Returns whether some of it is below kLowestBias: -inf, perhaps.
+  // The panel's mask for the keys of the range: task.bias is [key][width]. Returns whether some of it is below kModerateBias: -inf, perhaps.
   bool read_mask() {
     const int64_t first = larger(range_.first, block_.first), width = panel_.vectors * L;
-    bool all_finite = true;
+    bool all_moderate = true;
     for (int i = 0; i < width; i += L) {
       transpose_mask<Simd>(panel_.mask + i, task_.call->mask, block_.begin + first, block_.begin + range_.keys,
                            task_.bias + first * width + i, width, bias_range_[i / L]);
-      all_finite &= Simd::all_less(Simd::set1(kLowestBias), bias_range_[i / L].least);
+      all_moderate &= Simd::all_less(Simd::set1(kModerateBias), bias_range_[i / L].least);
     }
-    return !all_finite;
+    return !all_moderate;
   }
 
   // What the caller's function makes of the natural scores of all keys of the range, head by head.

@@ -152,12 +152,13 @@ class Forward {
     job.keep = state.keep;
     job.take = state.take;
     job.divide = state.divide;
+    job.unit = task_.call->sinks ? state.unit : nullptr;
     if (!job.sum_store) {
       if (panel.started)
         fold_chunk(state, NV);
       else
         fold_first_chunk(state, NV);
-      if (job.out_divide && task_.call->sinks) task_.add_sinks(panel);
+      for (int r = 0; r < panel.rows && job.out_divide && job.unit; ++r) task_.add_sink(panel, r);
       panel.started = true;
     }
     panel.chunk_started = true;

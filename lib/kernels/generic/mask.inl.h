@@ -115,13 +115,12 @@ inline void map_mask(const MaskMapTask *task) {
   const Tensor &mask = task->problem->mask;
   const int64_t bytes = element_bytes(mask.dtype);
   const char *rows = static_cast<const char *>(mask.data) + (task->batch * mask.stride[0] + task->head * mask.stride[1]) * bytes;
-  for (int64_t begin = 0, block = 0; begin < task->keys; begin += kBlockKeys, ++block) {
-    const int64_t n = begin + kBlockKeys < task->keys ? kBlockKeys : task->keys - begin;
+  for (int64_t begin = task->key_begin; begin < task->key_end; begin += kBlockKeys) {
+    const int64_t n = begin + kBlockKeys < task->key_end ? kBlockKeys : task->key_end - begin, block = begin / kBlockKeys;
     unsigned found = 0;
     for (int64_t i = task->query_begin; i < task->query_end && found != (kMapPermits | kMapChanges); ++i)
       found |= describe_mask(rows + (i * mask.stride[2] + begin * mask.stride[3]) * bytes, mask.dtype, mask.stride[3], n);
     uint8_t &four = task->bits[block / 4];
-    if (block % 4 == 0) four = 0;
     four = static_cast<uint8_t>(four | found << block % 4 * 2);
   }
 }

@@ -8,6 +8,7 @@ namespace {
 
 // A finite addition below it counts as it: so it stays finite in any unit, with room for a score.
 constexpr float kLowestBias = -0x1.5p127f;
+constexpr float kModerateBias = -0x1p60f;  // added to any score that means something, it is far from overflow
 
 template <class Simd>
 struct ScoreShape {
@@ -17,6 +18,7 @@ struct ScoreShape {
   float cap_to_log2;    // 2 * log2(e) / softcap per unit of score
   bool keeps_excluded;  // -inf stays -inf under the cap: a function of the caller wrote it
   bool alibi;
+  bool careful;                       // sums may leave the range of float, or meet a -inf that stays
   alignas(64) float distance[kRows];  // ALiBi: how far a row's query stands behind the block's first key
   alignas(
       64) float rise[kRows];  // how much higher than at a row's first keys scores of the block are to be expected, in log2 units
@@ -29,13 +31,20 @@ struct TileWork {
   const float *slope;  // of the panel's rows, for ALiBi
   const float *bias;   // of the mask: [key][bias_stride] from `key` on; null: none
   int64_t bias_stride;
-  bool bias_excludes;          // some of it is below kLowestBias, perhaps -inf
+  bool bias_excludes;          // some of it is below kModerateBias, perhaps -inf
   bool bias_only_excludes;     // it was added before
   const float *begin, *limit;  // the rows' windows; null: all of them hold the tile
   bool takes_references;       // some row may meet its first key here
   const float *rise;           // how much higher scores may be expected later in the block; null: no higher
   int64_t key;
 };
+
+// s with something added to it: what was finite stays at least kLowest; -inf that a function of the caller wrote stays -inf.
+template <class Simd>
+FOVEA_INLINE typename Simd::Vector bounded_sum(typename Simd::Vector s, typename Simd::Vector sum, bool keeps_excluded) {
+  const auto lowest = Simd::set1(kLowest);
+  return Simd::select_less(s, lowest, keeps_excluded ? s : sum, Simd::max(lowest, sum));
+}
 
 // Natural scores of lane vector i become finished ones, excluded keys -inf.
 template <class Simd, int T>
@@ -55,18 +64,23 @@ FOVEA_INLINE void finish_vector(typename Simd::Vector (&s)[T], int i, const Tile
     FOVEA_UNROLL
     for (int r = 0; r < T; ++r) {
       const auto behind = Simd::sub(distance, Simd::set1(static_cast<float>(r)));
-      s[r] = Simd::fma(slope, Simd::abs(behind), s[r]);
+      const auto sum = Simd::fma(slope, Simd::abs(behind), s[r]);
+      s[r] = shape.careful ? bounded_sum<Simd>(s[r], sum, shape.keeps_excluded) : sum;
     }
   }
-  if (work.bias && !work.bias_excludes && !work.bias_only_excludes) {
+  const bool plain_bias = !work.bias_excludes && !shape.careful;
+  if (work.bias && plain_bias && !work.bias_only_excludes) {
     FOVEA_UNROLL
     for (int r = 0; r < T; ++r) s[r] = Simd::fma(Simd::load(work.bias + r * work.bias_stride + i), Simd::set1(shape.unit), s[r]);
-  } else if (work.bias && work.bias_excludes) {
+  } else if (work.bias && !plain_bias) {
     FOVEA_UNROLL
     for (int r = 0; r < T; ++r) {
       const auto bias = Simd::load(work.bias + r * work.bias_stride + i);
       auto sum = s[r];
-      if (!work.bias_only_excludes) sum = Simd::fma(Simd::max(Simd::set1(kLowestBias), bias), Simd::set1(shape.unit), s[r]);
+      if (!work.bias_only_excludes) {
+        sum = Simd::fma(Simd::max(Simd::set1(kLowestBias), bias), Simd::set1(shape.unit), s[r]);
+        sum = bounded_sum<Simd>(s[r], sum, shape.keeps_excluded);
+      }
       s[r] = Simd::select_less(bias, Simd::set1(kLowest), excluded, sum);
     }
   }

@@ -15,6 +15,7 @@ constexpr float kSumLimit = 0x1p20f;
 constexpr double kLn2 = 0x1.62e42fefa39efp-1;
 constexpr float kSureToPass = 21.0f;           // log2 of kSumLimit, and one more
 constexpr float kRiseMargin = 10.0f;           // half of log2 of kSumLimit: what is expected may be missed by as much, either way
+constexpr float kMostRise = 0x1p100f;          // finite beside any score: a row that has met no key yet stays at -inf
 constexpr float kSmallest = 1.175494351e-38f;  // FLT_MIN: less than this is a sum over no keys; others are at least 1
 
 // State of the rows of a panel; row r is lane r % kLanes of vector r / kLanes.

@@ -22,6 +22,7 @@ struct Arena {
 // dim_k / kLanes multiply-adds and a sum over lanes, otherwise dim_k of a vector that these rows do not fill.
 constexpr int64_t kFewRows = 4;
 
+constexpr float kSteepSlope = 0x1p60f;  // times any distance, which is below 2^62, less is far from overflow
 constexpr double kMostSoftcap = 0x1p120;
 constexpr double kLog2E = 0x1.71547652b82fep+0;
 
@@ -104,6 +105,9 @@ struct Task {
     shape.cap_to_log2 = softcap == 0 ? 0 : static_cast<float>(2 * kLog2E / (softcap * unit));
     shape.keeps_excluded = problem.score && problem.score_replaces;
     shape.alibi = problem.alibi_slopes != nullptr;
+    shape.careful = shape.keeps_excluded;
+    for (int64_t h = 0; h < problem.group && shape.alibi; ++h)
+      shape.careful |= __builtin_fabsf(problem.alibi_slopes[rows.head_kv * problem.group + h]) > kSteepSlope;
     always_shaped = shape.cap != 0 || shape.alibi || problem.score;
 
     int64_t row = 0, vectors = (count + L - 1) / L;
@@ -169,7 +173,8 @@ struct Task {
     const Problem &problem = *call;
     for (int r = 0; r < panel.vectors * L; ++r) {
       const int64_t row = rows.row_begin + panel.first_row + smaller(r, panel.rows - 1);
-      panel.slope[r] = problem.alibi_slopes[rows.head_kv * problem.group + row % problem.group] * shape.unit;
+      const float slope = problem.alibi_slopes[rows.head_kv * problem.group + row % problem.group] * shape.unit;
+      panel.slope[r] = slope < kLowest ? kLowest : slope > -kLowest ? -kLowest : slope;  // infinity * 0 would be NaN
       panel.position[r] = row / problem.group + (problem.bottom_right ? rows.kv_len - rows.q_len : 0);
     }
   }
@@ -239,14 +244,6 @@ struct Task {
   float sink(int64_t row) const {
     if (call->sinks == nullptr) return kNoKeys;
     return call->sinks[rows.head_kv * call->group + (rows.row_begin + row) % call->group];
-  }
-
-  void add_sinks(Panel<Simd> &panel) const {
-    for (int r = 0; r < panel.rows; ++r) {
-      add_sink(panel, r);
-      panel.state.keep[r] *= panel.state.unit[r];
-      panel.state.take[r] *= panel.state.unit[r];
-    }
   }
 
   // The sink joins the sum that a row is divided by.

@@ -30,6 +30,7 @@ struct ValueJob {
   bool out_load;    // not the first chunk
   bool out_divide;  // the last chunk
   const float *keep, *take, *divide;
+  const float *unit;  // of divide; null: 1
 };
 
 // A true division, so that equal weights give exact values; the sum with +0 leaves no -0 that would depend on the path taken.
@@ -133,6 +134,10 @@ struct ValueTile {
       }
       if (job.out_divide) {
         const auto divide = Simd::set1(job.divide[row + r]);
+        if (job.unit) {
+          FOVEA_UNROLL
+          for (int w = 0; w < W; ++w) acc[r][w] = Simd::mul(acc[r][w], Simd::set1(job.unit[row + r]));
+        }
         FOVEA_UNROLL
         for (int w = 0; w < W; ++w) acc[r][w] = normalise<Simd>(acc[r][w], divide);
       }
