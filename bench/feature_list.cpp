@@ -19,8 +19,7 @@ template <class Element, class Value>
 FeatureMemory mask(fovea_params *p, fovea_dtype dtype, Value value) {
   FeatureMemory memory;
   p->mask.data = allocate(&memory, static_cast<size_t>(p->seq_q * p->seq_kv) * sizeof(Element));
-  p->mask.stride[2] = p->seq_kv;
-  p->mask.stride[3] = 1;
+  p->mask.stride[0] = p->mask.stride[1] = 0;  // the same for all entries and heads
   p->mask.dtype = dtype;
   auto *element = static_cast<Element *>(p->mask.data);
   for (int64_t i = 0; i < p->seq_q; i++) {

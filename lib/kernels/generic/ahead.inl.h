@@ -18,6 +18,16 @@ class Ahead {
   void spread(int64_t calls) {
     for (int i = 0; i < count_; ++i) streams_[i].rows_per_call = (streams_[i].rows + calls - 1) / calls;
   }
+  // Rows that lie anywhere, of a mask: `bytes` of each from `begin` on, for the panel whose turn is next.
+  void scatter(const char *const *rows, int64_t count, int64_t begin, int64_t bytes) { scattered_ = {rows, count, begin, bytes}; }
+  // The share of call `index` of kBlockKeys / kKeyTile.
+  FOVEA_INLINE void fetch_scattered(int64_t index) {
+    constexpr int64_t kCalls = kBlockKeys / kKeyTile;
+    const Scattered &s = scattered_;
+    for (int64_t r = s.count * index / kCalls; r < s.count * (index + 1) / kCalls; ++r) {
+      for (int64_t b = 0; b < s.bytes; b += kLineBytes) __builtin_prefetch(s.rows[r] + s.begin + b, 0, 2);
+    }
+  }
   FOVEA_INLINE void fetch() {
     for (int i = 0; i < count_; ++i) {
       Stream &s = streams_[i];
@@ -32,6 +42,11 @@ class Ahead {
     const char *at;
     int64_t bytes, stride, rows, rows_per_call;
   };
+  struct Scattered {
+    const char *const *rows;
+    int64_t count, begin, bytes;
+  };
+  Scattered scattered_ = {};
   Stream streams_[4];  // keys, values, queries, outputs
   int count_;
 };

@@ -182,32 +182,32 @@ class BlockScores {
   bool exponentiate(int64_t key, bool referenced, float *p) {
     const KeyRows rows = key_rows(key);
     SoftmaxState<Simd> &state = panel_.state;
+    TileWork<Simd> work;
+    if constexpr (kKind == TileKind::kWorked) {
+      work = tile_work(key);
+      work.takes_references = !referenced;
+    }
     bool in_range = true;
     for (int t = 0; t < kKeyTile; t += Simd::kKeyTile) {
-      TileWork<Simd> work;
-      if constexpr (kKind == TileKind::kWorked) {
-        work = tile_work(key, t, kWidth);
-        work.takes_references = !referenced;
-      }
       in_range &= exponentiate_tile<Simd, NV, kKind>(rows.k + t * rows.stride, rows.stride, panel_.queries, task_.call->dim_k,
                                                      state.chunk_max, state.run_sum, p + t * kWidth, &work);
+      if constexpr (kKind == TileKind::kWorked) work.skip(Simd::kKeyTile);
     }
     return in_range;
   }
 
   const float *rise() const { return may_rise_ ? task_.shape.rise : nullptr; }
 
-  // Keys from `offset` on of the tile at `key`.
-  TileWork<Simd> tile_work(int64_t key, int64_t offset, int width) {
+  TileWork<Simd> tile_work(int64_t key) const {
     TileWork<Simd> work = {};
     work.shape = &task_.shape;
     work.slope = panel_.slope;
-    if (mask_matters_) work.bias = task_.bias + (key + offset) * width;
-    work.bias_stride = width;
+    if (mask_matters_) work.bias = task_.bias + key * kWidth;
+    work.bias_stride = kWidth;
     work.bias_excludes = mask_excludes_;
     if (!range_.whole(key)) work.begin = panel_.state.begin, work.limit = panel_.state.limit;
     work.rise = rise();
-    work.key = key + offset;
+    work.key = key;
     return work;
   }
 
@@ -288,7 +288,7 @@ class BlockScores {
 
   void work_on_scores(int64_t first, int64_t end, float *score) {
     const auto finish = [&](int64_t key, bool only_excludes) {
-      TileWork<Simd> work = tile_work(key, 0, kWidth);
+      TileWork<Simd> work = tile_work(key);
       work.bias_only_excludes = only_excludes;
       if (range_.shaped || work.begin) finish_tile(score + (key - first) * kWidth, kWidth, work);
     };
@@ -310,6 +310,7 @@ class BlockScores {
     bool untouched = !panel_.chunk_started, referenced = !untouched && every_row_has_reference(state, NV);
     for (int64_t key = range_.first; key < range_.keys; key += kKeyTile) {
       ahead.fetch();
+      if (mask_matters_) ahead.fetch_scattered(key / kKeyTile);
       float *p = task_.p + key * kWidth;
       const bool whole = range_.whole(key);
       if (plain && referenced && whole) {

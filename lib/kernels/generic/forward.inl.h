@@ -59,8 +59,9 @@ class Forward {
         task_.load_block(begin, smaller(begin + kBlockKeys, smaller(chunk_end, most_limit)), larger(first - begin, 0), block);
         look_ahead(task, block.begin + block.keys, most_limit, count * ((block.keys + kKeyTile - 1) / kKeyTile));
         for (int64_t i = 0; i < task_.panel_count; ++i) {
-          if (task_.panels[i].next == begin)
-            select_step<Simd::kPanelVectors>(task_.panels[i], block, chunk_end, partial != nullptr);
+          if (task_.panels[i].next != begin) continue;
+          if (task_.call->mask.data) look_ahead_in_mask(i, begin);
+          select_step<Simd::kPanelVectors>(task_.panels[i], block, chunk_end, partial != nullptr);
         }
       }
       if (partial) store_partial(*partial);
@@ -104,6 +105,15 @@ class Forward {
       }
     }
     ahead_.spread(tiles);
+  }
+  // The mask of the panel whose turn is next: its rows are too many, too far apart, for the processor to see where they go.
+  void look_ahead_in_mask(int64_t panel, int64_t begin) {
+    const Tensor &mask = task_.call->mask;
+    const bool last = panel + 1 == task_.panel_count;
+    const Panel<Simd> &next = task_.panels[last ? 0 : panel + 1];
+    const int64_t bytes = element_bytes(mask.dtype);
+    ahead_.scatter(next.mask, mask.stride[3] == 1 ? next.rows : 0, (last ? begin + kBlockKeys : begin) * bytes,
+                   kBlockKeys * bytes);
   }
   void fetch_keys(const RowRange &rows, int64_t begin, int64_t keys) {
     fetch_rows(task_.call->k, task_.call->dim_k, rows, rows.first_key + begin, keys);

@@ -37,6 +37,11 @@ struct TileWork {
   bool takes_references;       // some row may meet its first key here
   const float *rise;           // how much higher scores may be expected later in the block; null: no higher
   int64_t key;
+
+  void skip(int64_t keys) {
+    key += keys;
+    if (bias) bias += keys * bias_stride;
+  }
 };
 
 // s with something added to it: what was finite stays at least kLowest; -inf that a function of the caller wrote stays -inf.
@@ -59,14 +64,18 @@ FOVEA_INLINE void finish_vector(typename Simd::Vector (&s)[T], int i, const Tile
     }
   }
   if (shape.alibi && !work.bias_only_excludes) {
-    const auto zero = Simd::set1(0.0f), slope = Simd::sub(zero, Simd::load(work.slope + i));
+    const auto slope = Simd::sub(Simd::set1(0.0f), Simd::load(work.slope + i));
     const auto distance = Simd::sub(Simd::load(shape.distance + i), Simd::set1(static_cast<float>(work.key)));
+    typename Simd::Vector sum[T];
     FOVEA_UNROLL
-    for (int r = 0; r < T; ++r) {
-      const auto behind = Simd::sub(distance, Simd::set1(static_cast<float>(r)));
-      const auto sum = Simd::fma(slope, Simd::abs(behind), s[r]);
-      s[r] = shape.careful ? bounded_sum<Simd>(s[r], sum, shape.keeps_excluded) : sum;
+    for (int r = 0; r < T; ++r)
+      sum[r] = Simd::fma(slope, Simd::abs(Simd::sub(distance, Simd::set1(static_cast<float>(r)))), s[r]);
+    if (shape.careful) {
+      FOVEA_UNROLL
+      for (int r = 0; r < T; ++r) sum[r] = bounded_sum<Simd>(s[r], sum[r], shape.keeps_excluded);
     }
+    FOVEA_UNROLL
+    for (int r = 0; r < T; ++r) s[r] = sum[r];
   }
   const bool plain_bias = !work.bias_excludes && !shape.careful;
   if (work.bias && plain_bias && !work.bias_only_excludes) {
