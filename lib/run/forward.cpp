@@ -45,15 +45,16 @@ void count_blocks(Run *run) {
   run->first_block[run->problem->batch] = run->blocks;
 }
 
-// The entry that a block belongs to.
-int64_t entry_of_block(const Run &run, int64_t block) {
-  int64_t low = 0, high = run.problem->batch - 1;
+// The last of so many entries that begins at or before an index, entries being in order.
+template <class Begin>
+int64_t entry_at(int64_t index, int64_t entries, Begin begin) {
+  int64_t low = 0, high = entries - 1;
   while (low < high) {
-    const int64_t middle = low + (high - low) / 2;
-    if (run.first_block[middle + 1] <= block)
-      low = middle + 1;
+    const int64_t middle = low + (high - low + 1) / 2;
+    if (begin(middle) <= index)
+      low = middle;
     else
-      high = middle;
+      high = middle - 1;
   }
   return low;
 }
@@ -69,7 +70,7 @@ BlockOfRows find_block(const Run &run, int64_t block) {
   const Problem &problem = *run.problem;
   int64_t batch, row_blocks = run.plan->row_blocks;
   if (run.first_block) {
-    batch = entry_of_block(run, block);
+    batch = entry_at(block, problem.batch, [&](int64_t b) { return run.first_block[b]; });
     block -= run.first_block[batch];
     row_blocks = row_blocks_of(run, batch);
   } else {
@@ -160,19 +161,6 @@ void run_task(void *arg, int64_t i, int32_t worker) {
   leave_float_environment(saved);
 }
 
-// The entry that a row of the map belongs to.
-int64_t entry_of_map_row(const Run &run, int64_t row) {
-  int64_t low = 0, high = run.plan->mask_map.entries - 1;
-  while (low < high) {
-    const int64_t middle = low + (high - low + 1) / 2;
-    if (first_map_row(run, middle) <= row)
-      low = middle;
-    else
-      high = middle - 1;
-  }
-  return low;
-}
-
 // The map's row of queries [begin, end) of one head and one entry: blocks of keys that some of them may see, by their windows.
 void map_rectangle(const Run &run, int64_t batch, int64_t head, int64_t begin, int64_t end, uint8_t *bits) {
   const Problem &problem = *run.problem;
@@ -190,7 +178,8 @@ void map_task(void *arg, int64_t i, int32_t) {
   const Run &run = *static_cast<const Run *>(arg);
   const Problem &problem = *run.problem;
   const MaskMapLayout &map = run.plan->mask_map;
-  const int64_t row = i % map.rows, head = i / map.rows, first = entry_of_map_row(run, row);
+  const int64_t row = i % map.rows, head = i / map.rows;
+  const int64_t first = entry_at(row, map.entries, [&](int64_t b) { return first_map_row(run, b); });
   const int64_t begin = (row - first_map_row(run, first)) * kMapQueries;
   uint8_t *bits = run.mask_map + i * map.row_bytes;
   const FloatEnvironment saved = enter_float_environment();

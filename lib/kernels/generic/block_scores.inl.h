@@ -12,6 +12,8 @@ struct KeyRange {
   int64_t first, keys, whole_begin, whole_end;
   bool shaped;  // scores are changed, or excluded by a mask
   bool whole(int64_t key) const { return whole_begin <= key && key + kKeyTile <= whole_end; }
+  bool all_whole() const { return whole_begin <= first && keys <= whole_end; }
+  int64_t tiles() const { return (keys - first + kKeyTile - 1) / kKeyTile; }
 };
 
 template <class Simd, int NV>
@@ -25,10 +27,10 @@ class BlockScores {
     range_.keys = smaller(block_.keys, panel_.most_limit - block_.begin);
     range_.whole_begin = panel_.most_begin - block_.begin;
     range_.whole_end = smaller(panel_.least_limit - block_.begin, block_.keys);
-    if (range_.whole_begin <= range_.first && range_.keys <= range_.whole_end) {
+    if (range_.all_whole()) {
       set_key_ends(range_.first, range_.keys);
     } else {
-      for (int r = 0; r < panel_.vectors * L; ++r) {
+      for (int r = 0; r < kWidth; ++r) {
         int64_t begin = clamp(panel_.begin[r] - block_.begin, 0, range_.keys),
                 end = clamp(panel_.limit[r] - block_.begin, 0, range_.keys);
         if (begin >= end) begin = kBlockKeys, end = 0;
@@ -41,8 +43,8 @@ class BlockScores {
     mask_matters_ = problem.mask.data && (task_.mask_map.bits == nullptr || (task_.describe(panel_, block_.begin) & kMapChanges));
     range_.shaped = task_.always_shaped || mask_matters_;
     mask_excludes_ = mask_matters_ && read_mask();
-    if (task_.shape.alibi) set_distances(block_.begin);
-    may_rise_ = (task_.shape.alibi || mask_matters_) && !every_row_has_reference(panel_.state, panel_.vectors);
+    if (task_.shape.alibi) set_distances();
+    may_rise_ = (task_.shape.alibi || mask_matters_) && !every_row_has_reference(panel_.state, NV);
     if (may_rise_) expect_rise();
   }
 
@@ -59,7 +61,7 @@ class BlockScores {
   // Finished scores of the tiles of keys [first, end): in log2 units, excluded ones -inf.
   void finish_scores(int64_t first, int64_t end, float *score) {
     if (task_.call->score && task_.call->score_replaces) {
-      call_score_function(kWidth, score);
+      call_score_function(score);
     } else {
       for (int64_t key = first; key < end; key += kKeyTile) score_keys(key, score + (key - first) * kWidth);
     }
@@ -67,9 +69,7 @@ class BlockScores {
   }
 
   // Some row excludes some of the keys that another permits.
-  bool excludes() const {
-    return mask_excludes_ || task_.call->score || range_.whole_begin > range_.first || range_.whole_end < range_.keys;
-  }
+  bool excludes() const { return mask_excludes_ || task_.call->score || !range_.all_whole(); }
 
   // What multiply_values() needs to tell excluded keys from those whose weight is 0.
   static __attribute__((noinline)) void mark_excluded(void *self) {
@@ -78,7 +78,7 @@ class BlockScores {
     scores.marked_ = true;
     const float *marks = scores.find_excluded();
     float *p = scores.task_.p + scores.range_.first * kWidth;
-    for (int64_t i = 0; i < scores.tiles() * kKeyTile * kWidth; i += L)
+    for (int64_t i = 0; i < scores.range_.tiles() * kKeyTile * kWidth; i += L)
       Simd::store(p + i, Simd::select_less(Simd::load(marks + i), Simd::set1(kLowest), Simd::set1(-0.0f), Simd::load(p + i)));
   }
 
@@ -89,23 +89,21 @@ class BlockScores {
     if (task_.call->score) {
       finish_scores(range_.first, range_.keys, marks);
     } else {
-      for (int64_t i = 0; i < tiles() * kKeyTile * kWidth; ++i) marks[i] = 0;
+      for (int64_t i = 0; i < range_.tiles() * kKeyTile * kWidth; ++i) marks[i] = 0;
       work_on_scores(range_.first, range_.keys, marks);
     }
     return marks;
   }
 
  private:
-  int64_t tiles() const { return (range_.keys - range_.first + kKeyTile - 1) / kKeyTile; }
-
-  void set_distances(int64_t begin) {
-    for (int r = 0; r < panel_.vectors * L; ++r) task_.shape.distance[r] = static_cast<float>(panel_.position[r] - begin);
+  void set_distances() {
+    for (int r = 0; r < kWidth; ++r) task_.shape.distance[r] = static_cast<float>(panel_.position[r] - block_.begin);
   }
 
   // What is added to scores may make them rise far above a reference taken from the first keys of a block: by how much that alone can be.
   void expect_rise() {
     const auto zero = Simd::set1(0.0f), margin = Simd::set1(kRiseMargin);
-    for (int i = 0; i < panel_.vectors * L; i += L) {
+    for (int i = 0; i < kWidth; i += L) {
       auto rise = zero;
       if (mask_matters_) rise = mask_rise(i);
       if (task_.shape.alibi) rise = Simd::add(rise, alibi_rise(i));
@@ -126,9 +124,7 @@ class BlockScores {
   // How much higher the largest addition of the block is than that of the first tile that has any.
   typename Simd::Vector mask_rise(int i) const {
     BiasRange<Simd> rise = bias_range_[i / L];
-    const bool all_whole = range_.whole_begin <= range_.first && range_.keys <= range_.whole_end;
-    if (!all_whole) {  // then a row's own keys count, which are not all of those that were read
-      const int width = panel_.vectors * L;
+    if (!range_.all_whole()) {  // then a row's own keys count, which are not all of those that were read
       const auto none = Simd::set1(kNoKeys), begin = Simd::load(panel_.state.begin + i),
                  limit = Simd::load(panel_.state.limit + i);
       rise.clear();
@@ -136,7 +132,7 @@ class BlockScores {
         typename Simd::Vector tile[kKeyTile];
         FOVEA_UNROLL
         for (int r = 0; r < kKeyTile; ++r) {
-          const auto at = Simd::set1(static_cast<float>(key + r)), bias = Simd::load(task_.bias + (key + r) * width + i);
+          const auto at = Simd::set1(static_cast<float>(key + r)), bias = Simd::load(task_.bias + (key + r) * kWidth + i);
           tile[r] = Simd::select_less(at, begin, none, Simd::select_less(at, limit, bias, none));
         }
         rise.add_tile(tile);
@@ -148,11 +144,11 @@ class BlockScores {
   }
 
   void set_key_ends(int64_t begin, int64_t end) {
-    for (int r = 0; r < panel_.vectors * L; ++r) {
+    for (int r = 0; r < kWidth; ++r) {
       panel_.key_begin[r] = static_cast<int32_t>(begin);
       panel_.key_end[r] = static_cast<int32_t>(end);
     }
-    for (int i = 0; i < panel_.vectors * L; i += L) {
+    for (int i = 0; i < kWidth; i += L) {
       Simd::store(panel_.state.begin + i, Simd::set1(static_cast<float>(begin)));
       Simd::store(panel_.state.limit + i, Simd::set1(static_cast<float>(end)));
     }
@@ -238,31 +234,31 @@ class BlockScores {
 
   // The panel's mask for the keys of the range: task.bias is [key][width]. Returns whether some of it is below kModerateBias: -inf, perhaps.
   bool read_mask() {
-    const int64_t first = larger(range_.first, block_.first), width = panel_.vectors * L;
+    const int64_t first = larger(range_.first, block_.first);
     bool all_moderate = true;
-    for (int i = 0; i < width; i += L) {
+    for (int i = 0; i < kWidth; i += L) {
       transpose_mask<Simd>(panel_.mask + i, task_.call->mask, block_.begin + first, block_.begin + range_.keys,
-                           task_.bias + first * width + i, width, bias_range_[i / L]);
+                           task_.bias + first * kWidth + i, kWidth, bias_range_[i / L]);
       all_moderate &= Simd::all_less(Simd::set1(kModerateBias), bias_range_[i / L].least);
     }
     return !all_moderate;
   }
 
   // What the caller's function makes of the natural scores of all keys of the range, head by head.
-  void call_score_function(int width, float *score) {
+  void call_score_function(float *score) {
     const Problem &problem = *task_.call;
     const int64_t group = problem.group, row = task_.rows.row_begin + panel_.first_row,
                   first = larger(range_.first, block_.first);
     fovea_score_tile tile = {};
     tile.row_stride = group;
-    tile.col_stride = width;
+    tile.col_stride = kWidth;
     tile.cols = range_.keys - first;
     tile.batch = task_.rows.batch;
     tile.col0 = block_.begin + first;
     int64_t q_row[kRows];
     task_.find_rows(panel_, problem.q.stride, task_.rows.first_query, q_row);
     for (int64_t r = 0; r < smaller(group, panel_.rows); ++r) {
-      tile.score = score + (first - range_.first) * width + r;
+      tile.score = score + (first - range_.first) * kWidth + r;
       tile.rows = (panel_.rows - r + group - 1) / group;
       tile.head = task_.rows.head_kv * group + (row + r) % group;
       tile.row0 = (row + r) / group;
@@ -282,7 +278,7 @@ class BlockScores {
     }
     // Lanes behind the last row repeat it here too.
     for (int64_t j = first - range_.first; j < range_.keys - range_.first; ++j) {
-      for (int r = panel_.rows; r < width; ++r) score[j * width + r] = score[j * width + panel_.rows - 1];
+      for (int r = panel_.rows; r < kWidth; ++r) score[j * kWidth + r] = score[j * kWidth + panel_.rows - 1];
     }
   }
 
@@ -294,7 +290,7 @@ class BlockScores {
     };
     for (int64_t key = first; key < end; key += kKeyTile) finish(key, false);
     if (task_.call->score == nullptr) return;
-    if (!task_.call->score_replaces) call_score_function(kWidth, score);
+    if (!task_.call->score_replaces) call_score_function(score);
     to_log2<Simd>(score, (end - first + kKeyTile - 1) / kKeyTile * kKeyTile * kWidth);
     for (int64_t key = first; key < end; key += kKeyTile) finish(key, true);
   }
@@ -346,7 +342,7 @@ class BlockScores {
       if (!panel_.chunk_started) before.max[r] = kNoKeys, before.sum[r] = before.low[r] = 0;
     }
     float *scores = task_.p + range_.first * kWidth;
-    const int64_t tiles = (range_.keys - range_.first + kKeyTile - 1) / kKeyTile;
+    const int64_t tiles = range_.tiles();
     for (int round = 0; round < 2; ++round) {
       for (int i = 0; i < kWidth; i += L) {
         if (complete) {

@@ -52,13 +52,17 @@ struct Panel {
 };
 constexpr int64_t kNoBlock = INT64_MAX;
 
+FOVEA_INLINE bool has_window(const Problem &problem) {
+  return problem.window_left != kUnbounded || problem.window_right != kUnbounded;
+}
+
 // The windows of a panel's rows; lanes behind the last row repeat it.
 template <class Simd>
 void set_windows(Panel<Simd> &panel, const Problem &problem, const RowRange &rows) {
   const int64_t kv_len = rows.kv_len;
   panel.first = panel.most_begin = 0;
   panel.least_limit = panel.most_limit = kv_len;
-  if (problem.window_left == kUnbounded && problem.window_right == kUnbounded) return;
+  if (!has_window(problem)) return;
   const int64_t shift = problem.bottom_right ? kv_len - rows.q_len : 0;
   int64_t query = (rows.row_begin + panel.first_row) / problem.group, head = (rows.row_begin + panel.first_row) % problem.group;
   panel.first = kNoBlock;

@@ -99,8 +99,7 @@ FOVEA_INLINE bool every_row_has_reference(const SoftmaxState<Simd> &state, int v
 }
 
 // How a row's sum may be out of range. It is too small, and so were weights lost that are above FLT_MIN, where a reference above all
-// scores was expected to be met. The bits of a row that is
-// NaN do not matter: only a number is out of range.
+// scores was expected to be met. The bits of a row that is NaN do not matter: only a number is out of range.
 template <class Simd>
 FOVEA_INLINE typename Simd::Vector sum_too_large(const SoftmaxState<Simd> &state, int i) {
   return Simd::select_less(Simd::set1(kSumLimit), Simd::load(state.chunk_sum + i), Simd::set1(1.0f), Simd::set1(0.0f));

@@ -70,7 +70,7 @@ struct Task {
   void carve(const Problem &problem, int64_t row_count, void *scratch) {
     call = &problem;
     arena = {static_cast<char *>(scratch), 0};
-    const bool windowed = problem.window_left != kUnbounded || problem.window_right != kUnbounded;
+    const bool windowed = has_window(problem);
     const int64_t vectors = (row_count + L - 1) / L;
     const int64_t panel_vectors = windowed ? Simd::kWindowPanelVectors : Simd::kPanelVectors;
     panel_count = (vectors + panel_vectors - 1) / panel_vectors;
