@@ -101,7 +101,13 @@ bool is_or_is_flushed(double actual, double expected, bool flushed) {
   return std::isnan(expected) ? std::isnan(actual) : actual == expected || (flushed && actual == 0);
 }
 
-class ConversionsTest : public LevelTest {};
+class ConversionsTest : public LevelTest {
+ protected:
+  void SetUp() override {
+    LevelTest::SetUp();
+    if (flushes_halves(level())) GTEST_SKIP() << level() << ": subnormal halves are flushed here";
+  }
+};
 FOVEA_TEST_EVERY_LEVEL(ConversionsTest);
 
 TEST_P(ConversionsTest, EveryPatternOfAValue) {

@@ -111,6 +111,7 @@ TEST_P(MaskLayoutTest, HalvesAreTheFloatsThatTheyStandFor) {
 
 // A subnormal half is worth up to 6e-5: as much more weight for its key.
 TEST_P(MaskLayoutTest, SubnormalHalvesCount) {
+  if (flushes_halves(level())) GTEST_SKIP() << level() << ": subnormal halves are flushed here";
   const auto context = this->context();
   for (const int64_t queries : {1, 50}) {
     for (const int64_t keys : {2, 9, 300}) {

@@ -37,7 +37,8 @@ TEST_P(StridedTensorsTest, EachInputAloneAndAllTogether) {
   line.dim_k = 128;
   line.dim_v = 128;
   line.lse = true;
-  for (const char *type : {"f32", "f16", "bf16"}) {
+  for (const std::string type : {"f32", "f16", "bf16"}) {
+    if (type == "f16" && flushes_halves(level())) continue;
     line.type_q = line.type_k = line.type_v = line.type_out = type;
     line.layout_q = line.layout_k = line.layout_v = "bhsd";
     const std::vector<float> dense = run(line);
