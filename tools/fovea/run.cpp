@@ -396,23 +396,25 @@ void add_run(CLI::App &app, int &exit_code) {
   const CLI::IsMember corners({"none", "top-left", "bottom-right"});
   command
       ->add_option("--causal", options->causal,
-                   "A query sees no key after its own position. Query i stands at key i (top-left), or so that the last query "
-                   "stands at the last key (bottom-right)")
+                   "On unless none: a query sees no key after its own position. top-left: query i stands at key i; bottom-right: "
+                   "the last query stands at the last key")
       ->check(corners)
       ->capture_default_str();
   command
       ->add_option("--align", options->align,
-                   "Where queries stand, as of --causal, which need not be repeated. Windows and --alibi need one of the two")
+                   "Where queries stand for --window-left, --window-right and --alibi, in the words of --causal; needed unless "
+                   "--causal says it")
       ->check(corners)
       ->capture_default_str();
   command
       ->add_option("--window-left", options->window_left,
-                   "A query sees so many keys before its own position, besides that one; -1 = all of them")
+                   "Number of keys before its own position that a query sees, besides the key there; 0 = none, -1 = no limit")
       ->type_name("KEYS")
       ->capture_default_str();
   command
       ->add_option("--window-right", options->window_right,
-                   "A query sees so many keys after its own position; -1 = all of them; with --causal none whatever this is")
+                   "Number of keys after its own position that a query sees; 0 = none, -1 = no limit; where --causal is on, 0 "
+                   "whatever is given")
       ->type_name("KEYS")
       ->capture_default_str();
   file("--mask", options->mask,
