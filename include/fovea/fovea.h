@@ -161,7 +161,7 @@ typedef struct fovea_params {
   fovea_tensor out; /* [batch, heads_q,  seq_q,  dim_v]; no element may overlap another or anything else of the call */
 
   /* Optional output [batch, heads_q, seq_q, seq_kv] f32: the softmax matrix; excluded keys 0. A row sums to 1, to less with a
-   * sink, to 0 if it is empty. Not with packed batches. */
+   * sink, to 0 if it is empty. Not with packed batches nor with pages. */
   fovea_tensor weights;
 
   /* Optional output [batch, heads_q, seq_q]: natural log of the sum of exp(score), the sink's included. An empty row has its
@@ -201,13 +201,20 @@ typedef struct fovea_params {
    * outside of all segments are neither read nor written. */
   const int32_t *cu_seqlens_q, *cu_seqlens_kv;
 
-  fovea_score_fn score;                  /* optional, with score_mode */
-  void *score_user;                      /* handed to score */
-  int32_t score_mode;                    /* FOVEA_SCORE_MODIFY or FOVEA_SCORE_REPLACE; FOVEA_SCORE_NONE without a function */
-  int32_t page_size;                     /* [later] */
-  const int32_t *block_table;            /* [later] */
-  int64_t block_table_stride, num_pages; /* [later] */
-  fovea_tensor k_scale, v_scale;         /* [later] */
+  fovea_score_fn score; /* optional, with score_mode */
+  void *score_user;     /* handed to score */
+  int32_t score_mode;   /* FOVEA_SCORE_MODIFY or FOVEA_SCORE_REPLACE; FOVEA_SCORE_NONE without a function */
+
+  /* Optional, page_size > 0: keys lie in pages of page_size slots, and k and v are [page, heads_kv, slot, dim] with num_pages pages, in
+   * one allocation or two. Key j of entry b is slot j % page_size of page block_table[b * block_table_stride + j / page_size], the
+   * table being [batch, block_table_stride]. Entries may share pages. What causal, windows and lengths leave to no query of its
+   * batch entry is not read, and where they leave nothing of a page its place in the table may hold anything. seq_kv is the most
+   * keys that an entry can have, and how many each has if seqlens_kv does not say. Not with cu_seqlens_kv, nor with weights. */
+  int32_t page_size;
+  const int32_t *block_table;
+  int64_t block_table_stride, num_pages;
+
+  fovea_tensor k_scale, v_scale; /* [later] */
 } fovea_params;
 
 /* Runs task(arg, i, worker) once for each i in [0, n) and returns when all have returned. Tasks may run at the same time on
@@ -259,7 +266,7 @@ FOVEA_API fovea_status fovea_context_create(const fovea_options *o, fovea_contex
 FOVEA_API void fovea_context_destroy(fovea_context *c);
 
 /* The bytes of workspace that fovea_forward() needs for p. It depends on sizes, strides and which options are there: enough for
- * any lengths, offsets and masks. Nothing is read through a data pointer. Any alignment of the workspace will do. At most 8 MiB a
+ * any lengths, offsets, masks and block tables. Nothing is read through a data pointer. Any alignment of the workspace will do. At most 8 MiB a
  * thread for dims up to 256; more with a mask, 2 bits for each 64 queries x 256 keys of its own, where the bits of 64 queries (in
  * packed batches, also those of each entry's last) are rounded up to a byte; with lengths of the queries or offsets, some bytes a
  * batch entry. */

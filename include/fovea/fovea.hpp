@@ -125,6 +125,15 @@ struct Params : fovea_params {
     return *this;
   }
 
+  // Keys in pages of `size` slots: k and v are [page, heads_kv, slot, dim], the table is [batch, columns].
+  Params &with_pages(int32_t size, int64_t count, const int32_t *table, int64_t columns) {
+    page_size = size;
+    num_pages = count;
+    block_table = table;
+    block_table_stride = columns;
+    return *this;
+  }
+
   // Calls function(tile), with a const fovea_score_tile &, from worker threads, several at the same time. It must outlive the
   // call and must not throw: a throw ends the process.
   template <class Function>

@@ -5,6 +5,7 @@
 #include "api/error.h"
 #include "api/float_bits.h"
 #include "api/operands.h"
+#include "core/lengths.h"
 
 namespace fovea {
 namespace {
@@ -37,6 +38,28 @@ fovea_status check_offsets(const char *name, const int32_t *offsets, int64_t bat
       return fail(FOVEA_ERR_INVALID_ARGUMENT, "%s[%" PRId64 "]: %" PRId32 " is not in %" PRId64 "..%" PRId64, name, b, offsets[b],
                   least, tokens);
     least = offsets[b];
+  }
+  return FOVEA_OK;
+}
+
+int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
+
+// What of the table will be followed: the pages of all keys that some query of their batch entry may see by its window.
+fovea_status check_block_table(const Problem &p) {
+  for (int64_t b = 0; p.page_size && b < p.batch; ++b) {
+    const int64_t kv_len = keys_of(p, b), q_len = p.heads_q ? queries_of(p, b) : 0;
+    if (kv_len > 0 && (kv_len - 1) / p.page_size >= p.block_table_stride)
+      return fail(FOVEA_ERR_INVALID_ARGUMENT,
+                  "block_table_stride: %" PRId64 " pages of %" PRId64 " keys do not hold the %" PRId64 " of batch entry %" PRId64,
+                  p.block_table_stride, p.page_size, kv_len, b);
+    const int64_t first = p.bottom_right ? kv_len - q_len : 0, last = first + q_len - 1;  // positions of queries
+    const int64_t begin = clamp(first - p.window_left, 0, kv_len), end = clamp(last + p.window_right + 1, 0, kv_len);
+    const int32_t *table = p.block_table + b * p.block_table_stride;
+    for (int64_t column = begin / p.page_size; q_len && begin < end && column <= (end - 1) / p.page_size; ++column)
+      if (table[column] < 0 || table[column] >= p.num_pages)
+        return fail(FOVEA_ERR_INVALID_ARGUMENT,
+                    "block_table: %" PRId32 " at batch entry %" PRId64 ", column %" PRId64 " is not one of %" PRId64 " pages",
+                    table[column], b, column, p.num_pages);
   }
   return FOVEA_OK;
 }
@@ -88,6 +111,7 @@ fovea_status check_data(const Problem &problem, const void *workspace, int64_t w
   if (!status) status = check_lengths("seqlens_kv", problem.seqlens_kv, problem.batch, problem.seq_kv);
   if (!status) status = check_offsets("cu_seqlens_q", problem.cu_seqlens_q, problem.batch, problem.seq_q);
   if (!status) status = check_offsets("cu_seqlens_kv", problem.cu_seqlens_kv, problem.batch, problem.seq_kv);
+  if (!status) status = check_block_table(problem);
   if (!status) status = check_slopes(problem.alibi_slopes, problem.heads_q);
   if (!status) status = check_sinks(problem.sinks, problem.heads_q);
   if (status) return status;

@@ -67,6 +67,26 @@ fovea_status check_batching(const fovea_params &p) {
   return FOVEA_OK;
 }
 
+fovea_status check_pages(const fovea_params &p) {
+  if (p.page_size < 0) return fail(FOVEA_ERR_INVALID_SIZE, "page_size: %" PRId32 " is negative", p.page_size);
+  if (p.page_size == 0) {
+    const char *field = p.block_table          ? "block_table"
+                        : p.block_table_stride ? "block_table_stride"
+                        : p.num_pages          ? "num_pages"
+                                               : nullptr;
+    return field ? fail(FOVEA_ERR_INVALID_ARGUMENT, "%s: must be 0 where page_size is", field) : FOVEA_OK;
+  }
+  if (p.num_pages < 0) return fail(FOVEA_ERR_INVALID_SIZE, "num_pages: %" PRId64 " is negative", p.num_pages);
+  if (p.block_table_stride < 0)
+    return fail(FOVEA_ERR_INVALID_STRIDE, "block_table_stride: %" PRId64 " is negative", p.block_table_stride);
+  const int64_t table[4] = {p.batch, p.block_table_stride, 1, 1};
+  if (!is_countable(table, sizeof(int32_t)))
+    return fail(FOVEA_ERR_INVALID_STRIDE, "block_table_stride: %" PRId64 " makes too large a table", p.block_table_stride);
+  if (p.cu_seqlens_kv) return fail(FOVEA_ERR_INVALID_ARGUMENT, "cu_seqlens_kv: must be NULL where keys lie in pages");
+  if (p.weights.data) return fail(FOVEA_ERR_INVALID_ARGUMENT, "weights: must be NULL where keys lie in pages");
+  return FOVEA_OK;
+}
+
 bool is_zero(const fovea_tensor &t) {
   return !t.data && !t.stride[0] && !t.stride[1] && !t.stride[2] && !t.stride[3] && !t.dtype && !t.reserved;
 }
@@ -74,10 +94,6 @@ bool is_zero(const fovea_tensor &t) {
 // The first field of a feature that this version does not have which is not as fovea_params_init() leaves it; null: none.
 const char *changed_later_field(const fovea_params &p) {
   if (p.flags != 0) return "flags";
-  if (p.page_size != 0) return "page_size";
-  if (p.block_table) return "block_table";
-  if (p.block_table_stride != 0) return "block_table_stride";
-  if (p.num_pages != 0) return "num_pages";
   if (!is_zero(p.k_scale)) return "k_scale";
   if (!is_zero(p.v_scale)) return "v_scale";
   return nullptr;
@@ -153,12 +169,14 @@ void drop_ignored_strides(int64_t *stride, int64_t size0, int64_t size1, int64_t
 // Nothing bounds the strides of a tensor without elements, and nobody shall compute with them.
 void forget_empty_strides(Problem *p) {
   const bool no_queries = p->batch == 0 || p->heads_q == 0 || p->seq_q == 0,
-             no_keys = p->batch == 0 || p->heads_kv == 0 || p->seq_kv == 0;
+             no_scores = no_queries || p->heads_kv == 0 || p->seq_kv == 0;
+  const KeyAxes keys = key_axes(*p);
+  const bool no_keys = keys.entries == 0 || p->heads_kv == 0 || keys.length == 0;
   const struct {
     Tensor *tensor;
     bool empty;
-  } tensors[] = {{&p->q, no_queries || p->dim_k == 0},   {&p->k, no_keys || p->dim_k == 0},    {&p->v, no_keys || p->dim_v == 0},
-                 {&p->out, no_queries || p->dim_v == 0}, {&p->weights, no_queries || no_keys}, {&p->mask, no_queries || no_keys}};
+  } tensors[] = {{&p->q, no_queries || p->dim_k == 0},   {&p->k, no_keys || p->dim_k == 0}, {&p->v, no_keys || p->dim_v == 0},
+                 {&p->out, no_queries || p->dim_v == 0}, {&p->weights, no_scores},          {&p->mask, no_scores}};
   for (const auto &t : tensors)
     for (int a = 0; a < 4 && t.empty; ++a) t.tensor->stride[a] = 0;
 }
@@ -173,11 +191,15 @@ Problem to_problem(const fovea_params &p) {
   r.q = to_tensor(p.q), r.k = to_tensor(p.k), r.v = to_tensor(p.v), r.out = to_tensor(p.out);
   if (p.weights.data) r.weights = to_tensor(p.weights);
   if (p.mask.data) r.mask = to_tensor(p.mask);
+  r.cu_seqlens_q = p.cu_seqlens_q, r.cu_seqlens_kv = p.cu_seqlens_kv;
+  r.page_size = p.page_size, r.num_pages = p.num_pages;
+  r.block_table = p.block_table, r.block_table_stride = p.block_table_stride;
   int64_t lse_stride[4] = {p.lse_stride[0], p.lse_stride[1], p.lse_stride[2], 0};
-  const int64_t batch_q = p.cu_seqlens_q ? 1 : p.batch, batch_kv = p.cu_seqlens_kv ? 1 : p.batch;
+  const int64_t batch_q = p.cu_seqlens_q ? 1 : p.batch;
+  const KeyAxes keys = key_axes(r);
   drop_ignored_strides(r.q.stride, batch_q, p.heads_q, p.seq_q, p.dim_k);
-  drop_ignored_strides(r.k.stride, batch_kv, p.heads_kv, p.seq_kv, p.dim_k);
-  drop_ignored_strides(r.v.stride, batch_kv, p.heads_kv, p.seq_kv, p.dim_v);
+  drop_ignored_strides(r.k.stride, keys.entries, p.heads_kv, keys.length, p.dim_k);
+  drop_ignored_strides(r.v.stride, keys.entries, p.heads_kv, keys.length, p.dim_v);
   drop_ignored_strides(r.out.stride, batch_q, p.heads_q, p.seq_q, p.dim_v);
   drop_ignored_strides(r.weights.stride, p.batch, p.heads_q, p.seq_q, p.seq_kv);
   drop_ignored_strides(r.mask.stride, p.batch, p.heads_q, p.seq_q, p.seq_kv);
@@ -185,7 +207,6 @@ Problem to_problem(const fovea_params &p) {
   r.lse = p.lse;
   for (int a = 0; a < 3; ++a) r.lse_stride[a] = lse_stride[a];
   r.seqlens_q = p.seqlens_q, r.seqlens_kv = p.seqlens_kv;
-  r.cu_seqlens_q = p.cu_seqlens_q, r.cu_seqlens_kv = p.cu_seqlens_kv;
   r.bottom_right = p.align == FOVEA_ALIGN_BOTTOM_RIGHT;
   r.window_left = window_bound(p.window_left);
   r.window_right = p.causal ? 0 : window_bound(p.window_right);
@@ -229,6 +250,7 @@ fovea_status check_params(const fovea_params *p, Problem *problem) {
   if (!status) status = check_positions(*p);
   if (!status) status = check_score_function(*p);
   if (!status) status = check_batching(*p);
+  if (!status) status = check_pages(*p);
   if (!status) status = check_later_fields(*p);
   if (!status) status = check_dtypes(*p);
   if (status) return status;

@@ -62,6 +62,7 @@ void write_features(Writer *w, const fovea_params &p, const Problem &problem) {
                   {"seqlens_kv", p.seqlens_kv != nullptr},
                   {"cu_seqlens_q", p.cu_seqlens_q != nullptr},
                   {"cu_seqlens_kv", p.cu_seqlens_kv != nullptr},
+                  {"page_size", p.page_size != 0},
                   {"softcap", problem.softcap != 0},
                   {"alibi_slopes", p.alibi_slopes != nullptr},
                   {"mask", p.mask.data != nullptr},

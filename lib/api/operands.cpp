@@ -50,9 +50,14 @@ Operand mask_operand(const Problem &p, int64_t q_len, int64_t kv_len) {
   return tensor("mask", "mask.stride", p.mask, p.batch, p.heads_q, q_len, kv_len, false);
 }
 
+KeyAxes key_axes(const Problem &p) {
+  if (p.page_size) return {p.num_pages, p.page_size};
+  return {p.cu_seqlens_kv && p.batch ? 1 : p.batch, p.seq_kv};
+}
+
 Operands::Operands(const Problem &p) {
-  const int64_t one = p.batch ? 1 : 0;  // the batch axis of a side whose entries share a token axis
-  const int64_t batch_q = p.cu_seqlens_q ? one : p.batch, batch_kv = p.cu_seqlens_kv ? one : p.batch;
+  const int64_t batch_q = p.cu_seqlens_q && p.batch ? 1 : p.batch;
+  const KeyAxes keys = key_axes(p);
   add(tensor("out", "out.stride", p.out, batch_q, p.heads_q, p.seq_q, p.dim_v, true));
   if (p.weights.data) add(tensor("weights", "weights.stride", p.weights, p.batch, p.heads_q, p.seq_q, p.seq_kv, true));
   if (p.lse) {
@@ -60,12 +65,13 @@ Operands::Operands(const Problem &p) {
     add(tensor("lse", "lse_stride", lse, batch_q, p.heads_q, p.seq_q, 1, true));
   }
   add(tensor("q", "q.stride", p.q, batch_q, p.heads_q, p.seq_q, p.dim_k, false));
-  add(tensor("k", "k.stride", p.k, batch_kv, p.heads_kv, p.seq_kv, p.dim_k, false));
-  add(tensor("v", "v.stride", p.v, batch_kv, p.heads_kv, p.seq_kv, p.dim_v, false));
+  add(tensor("k", "k.stride", p.k, keys.entries, p.heads_kv, keys.length, p.dim_k, false));
+  add(tensor("v", "v.stride", p.v, keys.entries, p.heads_kv, keys.length, p.dim_v, false));
   if (p.seqlens_q) add(array("seqlens_q", p.seqlens_q, p.batch));
   if (p.seqlens_kv) add(array("seqlens_kv", p.seqlens_kv, p.batch));
   if (p.cu_seqlens_q) add(array("cu_seqlens_q", p.cu_seqlens_q, p.batch + 1));
   if (p.cu_seqlens_kv) add(array("cu_seqlens_kv", p.cu_seqlens_kv, p.batch + 1));
+  if (p.page_size) add(array("block_table", p.block_table, p.batch * p.block_table_stride));
   if (p.alibi_slopes) add(array("alibi_slopes", p.alibi_slopes, p.heads_q));
   if (p.sinks) add(array("sinks", p.sinks, p.heads_q));
 }

@@ -28,6 +28,12 @@ struct Operand {
 // The mask of a problem with batch entries of at most so many queries and keys.
 Operand mask_operand(const Problem &p, int64_t q_len, int64_t kv_len);
 
+// What k and v have beside heads and dims: batch entries and their keys, or one entry of all tokens, or pages and their slots.
+struct KeyAxes {
+  int64_t entries, length;
+};
+KeyAxes key_axes(const Problem &p);
+
 // Everything but the mask, outputs first.
 class Operands {
  public:
@@ -37,7 +43,7 @@ class Operands {
   const Operand *end() const { return list_ + count_; }
 
  private:
-  Operand list_[11];  // three outputs, q, k, v, two arrays of lengths or offsets, slopes, sinks, and a mask
+  Operand list_[12];  // three outputs, q, k, v, two arrays of lengths or offsets, a block table, slopes, sinks, and a mask
   int count_ = 0;
 };
 

@@ -19,7 +19,7 @@ struct Tensor {
 
 // Batch entry b has q_len queries and kv_len keys: seq_q and seq_kv, or seqlens_*[b], or cu_seqlens_*[b + 1] - cu_seqlens_*[b]. Where
 // cu_seqlens_* is given, entries lie one after the other on the token axis, seq_* is the length of that axis, and the batch strides of the
-// tensors on it are 0.
+// tensors on it are 0. Where keys lie in pages, k and v are [page, head_kv, slot, dim].
 struct Problem {
   int64_t batch, heads_q, heads_kv, seq_q, seq_kv, dim_k, dim_v;
   int64_t group;  // query heads that share one key-value head: heads_q / heads_kv
@@ -29,6 +29,13 @@ struct Problem {
   int64_t lse_stride[3];
   const int32_t *seqlens_q, *seqlens_kv;        // [batch]; null: all seq_q, seq_kv
   const int32_t *cu_seqlens_q, *cu_seqlens_kv;  // [batch + 1]; null: not packed
+
+  // Key j of entry b is slot j % page_size of page block_table[b * block_table_stride + j / page_size]. An entry of the table is in
+  // 0..num_pages - 1 where some query of its batch entry may see a key of that page by its window; others hold anything.
+  int64_t page_size;  // 0: keys do not lie in pages
+  int64_t num_pages;
+  const int32_t *block_table;
+  int64_t block_table_stride;
 
   // Query i stands at position p = i, or i + kv_len - q_len where bottom_right, and sees the keys [p - window_left, p + window_right].
   // Causal is window_right 0.

@@ -38,22 +38,28 @@ Entry entry_of(const fovea_params &p, int64_t b) {
   return e;
 }
 
-// Element d of token s of batch entry b.
-double element(const fovea_tensor &t, bool packed, int64_t first, int64_t b, int64_t h, int64_t s, int64_t d) {
-  const int64_t batch = packed ? 0 : b * t.stride[0];
-  return read_element(t.data, t.dtype, batch + h * t.stride[1] + (first + s) * t.stride[2] + d * t.stride[3]);
+// Where a row of a tensor begins, in strides of its axes.
+struct Place {
+  int64_t outer, head, row;  // batch entry (0 where packed) or page; head; query, token or slot
+};
+
+double element(const fovea_tensor &t, const Place &at, int64_t d) {
+  return read_element(t.data, t.dtype, at.outer * t.stride[0] + at.head * t.stride[1] + at.row * t.stride[2] + d * t.stride[3]);
+}
+
+Place place_of_key(const fovea_params &p, int64_t b, int64_t head_kv, int64_t j) {
+  if (p.page_size) return {p.block_table[b * p.block_table_stride + j / p.page_size], head_kv, j % p.page_size};
+  return {p.cu_seqlens_kv ? 0 : b, head_kv, entry_of(p, b).first_key + j};
 }
 
 // Kernels count subnormal inputs as 0: it matters where the other factor is infinite.
 double flushed(double x) { return std::fabs(x) < FLT_MIN ? 0.0 : x; }
 
 double query_element(const fovea_params &p, const fovea_tensor &t, const Row &row, int64_t d) {
-  return element(t, p.cu_seqlens_q, entry_of(p, row.batch).first_query, row.batch, row.head, row.query, d);
+  return element(t, {p.cu_seqlens_q ? 0 : row.batch, row.head, entry_of(p, row.batch).first_query + row.query}, d);
 }
 
-double mask_at(const fovea_params &p, int64_t b, int64_t h, int64_t i, int64_t j) {
-  return element(p.mask, false, 0, b, h, i, j);
-}
+double mask_at(const fovea_params &p, int64_t b, int64_t h, int64_t i, int64_t j) { return element(p.mask, {b, h, i}, j); }
 
 int64_t position(const fovea_params &p, int64_t b, int64_t i) {
   const Entry e = entry_of(p, b);
@@ -70,14 +76,12 @@ struct HeadMemory {
 // Keys that no row may see are not even read.
 HeadMemory load_head(const fovea_params &p, int64_t b, int64_t head_kv, const std::vector<char> &seen) {
   const auto keys = int64_t(seen.size());
-  const Entry e = entry_of(p, b);
   HeadMemory head{keys, std::vector<double>(keys * p.dim_k), std::vector<double>(keys * p.dim_v)};
   for (int64_t j = 0; j < keys; ++j) {
     if (!seen[j]) continue;
-    for (int64_t c = 0; c < p.dim_k; ++c)
-      head.k[c * keys + j] = flushed(element(p.k, p.cu_seqlens_kv, e.first_key, b, head_kv, j, c));
-    for (int64_t c = 0; c < p.dim_v; ++c)
-      head.v[j * p.dim_v + c] = flushed(element(p.v, p.cu_seqlens_kv, e.first_key, b, head_kv, j, c));
+    const Place at = place_of_key(p, b, head_kv, j);
+    for (int64_t c = 0; c < p.dim_k; ++c) head.k[c * keys + j] = flushed(element(p.k, at, c));
+    for (int64_t c = 0; c < p.dim_v; ++c) head.v[j * p.dim_v + c] = flushed(element(p.v, at, c));
   }
   return head;
 }

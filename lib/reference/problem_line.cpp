@@ -10,6 +10,7 @@
 #include <iomanip>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <sstream>
 
 #include "reference/element.h"
@@ -158,11 +159,12 @@ int64_t entry_length(const ProblemLine &line, Role role, bool packed, int64_t en
 Side side_of(const ProblemLine &line, Role role) {
   const int64_t longest = role == kQ ? line.seq_q : line.seq_kv;
   Side side;
-  side.packed = line.packed == "1" || line.packed == (role == kQ ? "q" : "kv");
-  side.ragged = !side.packed && line.lens == "ragged";
+  const bool uneven = line.packed == "1" || line.packed == (role == kQ ? "q" : "kv"), paged = role == kK && line.page_size > 0;
+  side.packed = uneven && !paged;
+  side.ragged = !side.packed && (line.lens == "ragged" || uneven);
   int64_t token = side.packed ? int64_t(mix(line.seed + role) % 3) : 0;  // those before belong to no entry
   for (int64_t b = 0; b < line.batch; ++b) {
-    const int64_t length = side.packed || side.ragged ? entry_length(line, role, side.packed, b, longest) : longest;
+    const int64_t length = side.packed || side.ragged ? entry_length(line, role, uneven, b, longest) : longest;
     side.first.push_back(int32_t(token));
     side.length.push_back(int32_t(length));
     if (side.packed) token += length;
@@ -170,6 +172,44 @@ Side side_of(const ProblemLine &line, Role role) {
   side.first.push_back(int32_t(token));
   side.tokens = side.packed ? token + 1 + int64_t(mix(line.seed + role) / 3 % 5) : longest;
   return side;
+}
+
+// The pages that hold the keys of the batch entries.
+struct Pages {
+  int64_t size = 0, count = 0, columns = 0;
+  std::vector<int64_t> page;   // [batch, columns]: of so many keys each; kNoPage where no query may see one of them
+  std::vector<int32_t> table;  // likewise; anything but a page there
+};
+constexpr int64_t kNoPage = -1;
+
+Pages pages_of(const ProblemLine &line, const Side &queries, const Side &keys) {
+  constexpr int64_t kFar = int64_t{1} << 40;  // beyond any sequence
+  const bool bottom_right = (line.causal == "none" ? line.align : line.causal) == "br";
+  const int64_t left = line.window_left < 0 ? kFar : std::min(line.window_left, kFar);
+  const int64_t right = line.causal != "none" ? 0 : line.window_right < 0 ? kFar : std::min(line.window_right, kFar);
+  Pages pages;
+  pages.size = line.page_size;
+  pages.columns = (line.seq_kv + pages.size - 1) / pages.size + 1;  // one more than is needed
+  pages.page.assign(size_t(line.batch * pages.columns), kNoPage);
+  std::vector<size_t> used;
+  for (int64_t b = 0; b < line.batch; ++b) {
+    const int64_t q_len = queries.length[size_t(b)], kv_len = keys.length[size_t(b)], shift = bottom_right ? kv_len - q_len : 0;
+    for (int64_t c = 0; c < pages.columns && q_len > 0 && line.heads_q > 0; ++c) {
+      const int64_t first = c * pages.size, last = std::min(first + pages.size, kv_len) - 1;
+      if (first <= last && last >= shift - left && first <= shift + q_len - 1 + right)
+        used.push_back(size_t(b * pages.columns + c));
+    }
+  }
+  pages.count = int64_t(used.size()) + 2;
+  std::vector<int64_t> order(size_t(pages.count));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  const auto lot = [&](int64_t page) { return mix(mix(line.seed ^ 0x9A6E) + uint64_t(page)); };
+  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return lot(a) < lot(b); });
+  for (size_t i = 0; i < used.size(); ++i) pages.page[used[i]] = order[i];
+  const int32_t no_pages[] = {-1, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max(), int32_t(pages.count)};
+  for (size_t i = 0; i < pages.page.size(); ++i)
+    pages.table.push_back(pages.page[i] == kNoPage ? no_pages[i % 4] : int32_t(pages.page[i]));
+  return pages;
 }
 
 fovea_dtype dtype_named(const std::string &name) {
@@ -297,6 +337,8 @@ std::string parse(const std::string &text, ProblemLine *line) {
       {"sinks", flag(&line->sinks)},
       {"lens", word(lengths, &line->lens)},
       {"packed", word(sides, &line->packed)},
+      {"pages", [&](Value key,
+                    Value value) { return parse_integer(key, value, 0, std::numeric_limits<int32_t>::max(), &line->page_size); }},
       {"score", word(scores, &line->score)},
       {"mask", word(masks, &line->mask)},
       {"maskaxes",
@@ -364,6 +406,7 @@ std::string parse(const std::string &text, ProblemLine *line) {
   if (line->heads_q && (line->heads_kv == 0 || line->heads_q % line->heads_kv)) return "hq: not a multiple of hkv";
   if (line->layout_out == "broadcast") return "out=broadcast: only inputs can be broadcast";
   if (line->weights && line->packed != "0") return "weights=1: not with packed";
+  if (line->weights && line->page_size) return "weights=1: not with pages";
   if (line->exec == "serial" && line->threads != 1) return "exec=serial: threads must be 1";
   return "";
 }
@@ -391,6 +434,7 @@ std::string format(const ProblemLine &line) {
   add("sinks", line.sinks, standard.sinks);
   add("lens", line.lens, standard.lens);
   add("packed", line.packed, standard.packed);
+  add("pages", line.page_size, standard.page_size);
   add("score", line.score, standard.score);
   add("mask", line.mask, standard.mask);
   add("maskaxes", line.mask_axes, standard.mask_axes);
@@ -427,6 +471,7 @@ std::string format(const ProblemLine &line) {
 
 struct ProblemData::Impl {
   Side queries, keys;
+  Pages pages;
   Shape shapes[kRoles];
   View views[kRoles];
   fovea_dtype types[kRoles];
@@ -454,9 +499,24 @@ struct ProblemData::Impl {
     });
     return values;
   }
+  bool is_paged(Role role) const { return pages.size && (role == kK || role == kV); }
+  int64_t start_of_row(Role role, int64_t b, int64_t h, int64_t s) const;
   void fill_input(const ProblemLine &line, Role role, bool broadcast);
   void fill_mask(const ProblemLine &line);
 };
+
+// The offset of token s of batch entry b; -1 where it has no place.
+int64_t ProblemData::Impl::start_of_row(Role role, int64_t b, int64_t h, int64_t s) const {
+  const View &view = views[role];
+  const Side &entries = side(role);
+  int64_t outer = entries.packed ? 0 : b, row = entries.packed ? entries.first[size_t(b)] + s : s;
+  if (is_paged(role)) {
+    outer = pages.page[size_t(b * pages.columns + s / pages.size)];
+    row = s % pages.size;
+    if (outer == kNoPage) return -1;
+  }
+  return outer * view.stride[0] + h * view.stride[1] + row * view.stride[2];
+}
 
 // The tokens of batch entries; all others stay poison.
 void ProblemData::Impl::fill_input(const ProblemLine &line, Role role, bool broadcast) {
@@ -467,11 +527,11 @@ void ProblemData::Impl::fill_input(const ProblemLine &line, Role role, bool broa
   for (int64_t b = 0; b < line.batch; ++b)
     for (int64_t h = 0; h < (broadcast ? std::min<int64_t>(shape.heads, 1) : shape.heads); ++h)
       for (int64_t s = 0; s < entries.length[size_t(b)]; ++s) {
-        const int64_t entry = broadcast && !entries.packed ? 0 : b;  // the one that is repeated
+        const int64_t start = start_of_row(role, b, h, s);
+        if (start < 0) continue;
+        const int64_t entry = broadcast && !entries.packed && !is_paged(role) ? 0 : b;  // the one that is repeated
         const uint64_t hash = mix(mix(mix(mix(mix(line.seed) + role) + uint64_t(entry)) + uint64_t(h)) + uint64_t(s));
         fill_row(line, role, hash, shape.dim, row.data());
-        const int64_t first = entries.packed ? entries.first[size_t(b)] : 0, stride_b = entries.packed ? 0 : view.stride[0];
-        const int64_t start = b * stride_b + h * view.stride[1] + (first + s) * view.stride[2];
         for (int64_t d = 0; d < shape.dim; ++d)
           write_element(tensor(role), types[role], start + d * view.stride[3], row[size_t(d)]);
       }
@@ -504,10 +564,13 @@ ProblemData::ProblemData(const ProblemLine &line, bool guard_front) : impl_(new 
   const Side &queries = impl.queries = side_of(line, kQ), &keys = impl.keys = side_of(line, kK);
   fovea_params_init(&params, sizeof params, line.batch, line.heads_q, line.heads_kv, queries.tokens, keys.tokens, line.dim_k,
                     line.dim_v);
-  const int64_t batch_q = queries.packed ? 1 : line.batch, batch_kv = keys.packed ? 1 : line.batch;
+  if (line.page_size) impl.pages = pages_of(line, queries, keys);
+  const int64_t batch_q = queries.packed ? 1 : line.batch;
+  const int64_t key_entries = line.page_size ? impl.pages.count : keys.packed ? 1 : line.batch;
+  const int64_t key_rows = line.page_size ? line.page_size : keys.tokens;
   impl.shapes[kQ] = {batch_q, line.heads_q, queries.tokens, line.dim_k};
-  impl.shapes[kK] = {batch_kv, line.heads_kv, keys.tokens, line.dim_k};
-  impl.shapes[kV] = {batch_kv, line.heads_kv, keys.tokens, line.dim_v};
+  impl.shapes[kK] = {key_entries, line.heads_kv, key_rows, line.dim_k};
+  impl.shapes[kV] = {key_entries, line.heads_kv, key_rows, line.dim_v};
   impl.shapes[kOut] = {batch_q, line.heads_q, queries.tokens, line.dim_v};
   impl.shapes[kWeights] = {line.batch, line.heads_q, line.seq_q, line.seq_kv};
   impl.shapes[kLse] = {batch_q, line.heads_q, queries.tokens, 1};
@@ -530,12 +593,13 @@ ProblemData::ProblemData(const ProblemLine &line, bool guard_front) : impl_(new 
                                      dtype_named(line.mask)};
   std::copy(types, types + kRoles, impl.types);
   const bool wanted[kRoles] = {true, true, true, true, line.weights, line.lse, line.mask != "none"};
-  const bool packed = line.layout_q == "packed" && line.layout_k == "packed" && line.layout_v == "packed" &&
+  const bool packed = line.layout_q == "packed" && line.layout_k == "packed" && line.layout_v == "packed" && !line.page_size &&
                       queries.packed == keys.packed && queries.tokens == keys.tokens && line.dim_k == line.dim_v &&
                       line.type_q == line.type_k && line.type_k == line.type_v;
   for (int role = 0; role < kRoles; ++role) {
     View &view = impl.views[role];
     view = own_view(layouts[role], impl.shapes[role], Role(role));
+    if (impl.is_paged(Role(role)) && layouts[role] == "broadcast") view.stride[0] = impl.shapes[role].seq * impl.shapes[role].dim;
     if (packed && role <= kV) {
       const int64_t heads = line.heads_q + 2 * line.heads_kv, dim = line.dim_k;
       const int64_t first_head = role == kQ ? 0 : line.heads_q + (role == kV) * line.heads_kv;
@@ -586,6 +650,12 @@ ProblemData::ProblemData(const ProblemLine &line, bool guard_front) : impl_(new 
   if (keys.packed) params.cu_seqlens_kv = impl.array(keys.first, flush);
   if (queries.ragged) params.seqlens_q = impl.array(queries.length, flush);
   if (keys.ragged) params.seqlens_kv = impl.array(keys.length, flush);
+  if (line.page_size) {
+    params.page_size = int32_t(line.page_size);
+    params.num_pages = impl.pages.count;
+    params.block_table = impl.array(impl.pages.table, flush);
+    params.block_table_stride = impl.pages.columns;
+  }
   if (line.alibi) params.alibi_slopes = impl.array(standard_slopes(line.heads_q), flush);
   if (line.sinks) params.sinks = impl.array(some_sinks(line), flush);
   if (line.score != "none") {

@@ -14,7 +14,7 @@ namespace fovea::reference {
 
 // A problem line is words of the form key=value in any order, each optional:
 //   b=1 hq=8 hkv=8 sq=128 skv=128 dk=64 dv=64 scale=0.125 causal=none|tl|br
-//   left=-1 right=-1 align=br|tl softcap=0 alibi=0|1 sinks=0|1 lens=full|ragged packed=0|1|q|kv score=none|modify|replace
+//   left=-1 right=-1 align=br|tl softcap=0 alibi=0|1 sinks=0|1 lens=full|ragged packed=0|1|q|kv pages=0 score=none|modify|replace
 //   mask=none|bool|f32|f16|bf16 maskaxes=qk (any of b, h, q, k in this order) maskfill=random|true|blocks|late|low
 //   layout=bhsd|bshd|bhds|packed|padded|strided|broadcast (all tensors) q=... k=... v=... out=... (one tensor)
 //   type=f32|f16|bf16 (all four tensors) tq=... tk=... tv=... tout=... (one tensor)
@@ -37,6 +37,10 @@ namespace fovea::reference {
 // v alone; the longest segment has sq queries and skv keys, with more than two segments one is empty, and tokens before the first and
 // behind the last belong to none. lens is about the sides that are not packed. What no entry has, in q, k, v and the mask, is NaN.
 //
+// pages=SIZE puts keys and values into pages of SIZE slots, in shuffled order among pages of no entry; where no query of its entry may see
+// a key of a page, the block table holds what is no page. Slots of no key are NaN. packed means the queries alone then: keys that would have
+// been packed have the lengths of packed segments in seqlens_kv. broadcast repeats one head.
+//
 // Score: left, right, align (the corner, where causal does not name one), softcap; alibi gives the standard slopes; sinks gives each
 // head one, -infinity to some. Mask fills: true permits all; random excludes about half of the keys, some rows and some blocks of 300
 // keys wholly, and adds up to 4 elsewhere; blocks is block-diagonal, 8 blocks; late permits the last 3 keys; low adds 0, -88, -95, -200,
@@ -53,6 +57,7 @@ struct ProblemLine {
   bool alibi = false, sinks = false;
   std::string mask = "none", mask_axes = "qk", mask_fill = "random";
   std::string lens = "full", packed = "0", score = "none";
+  int64_t page_size = 0;
   std::string layout_q = "bhsd", layout_k = "bhsd", layout_v = "bhsd", layout_out = "bhsd";
   std::string type_q = "f32", type_k = "f32", type_v = "f32", type_out = "f32";
   bool lse = false, weights = false;

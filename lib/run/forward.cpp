@@ -1,5 +1,6 @@
 #include "run/forward.h"
 
+#include "core/lengths.h"
 #include "run/float_environment.h"
 
 namespace fovea {
@@ -16,16 +17,6 @@ struct Run {
   uint8_t *mask_map;
   int64_t blocks;  // that there are
 };
-
-int64_t queries_of(const Problem &problem, int64_t batch) {
-  if (problem.cu_seqlens_q) return problem.cu_seqlens_q[batch + 1] - problem.cu_seqlens_q[batch];
-  return problem.seqlens_q ? problem.seqlens_q[batch] : problem.seq_q;
-}
-
-int64_t keys_of(const Problem &problem, int64_t batch) {
-  if (problem.cu_seqlens_kv) return problem.cu_seqlens_kv[batch + 1] - problem.cu_seqlens_kv[batch];
-  return problem.seqlens_kv ? problem.seqlens_kv[batch] : problem.seq_kv;
-}
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

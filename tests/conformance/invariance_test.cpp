@@ -81,6 +81,9 @@ const char *const kShapesOfOneBatch[] = {
     "b=4 hq=3 hkv=1 sq=97 skv=97 dk=33 dv=24 packed=1 mask=f16 maskaxes=bhqk score=modify",
     "b=3 hq=4 hkv=4 sq=20 skv=300 dk=16 dv=8 packed=q lens=ragged sinks=1 score=replace",
     "b=4 hq=4 hkv=2 sq=70 skv=600 dk=16 dv=24 packed=1 causal=br type=f16 tout=bf16",
+    // Pages.
+    "b=4 hq=8 hkv=2 sq=1 skv=3000 dk=33 dv=24 lens=ragged pages=16 type=bf16",
+    "b=3 hq=4 hkv=2 sq=70 skv=700 dk=16 dv=24 packed=1 causal=br left=200 pages=7",
 };
 
 class InvarianceTest : public LevelTest {

@@ -185,6 +185,7 @@ enum ScoreFactor {
   kScoreSinks,
   kScoreFunction,
   kScoreTypes,
+  kScorePages,
   kScoreFactors
 };
 
@@ -210,6 +211,7 @@ struct ScoreMatrix {
   std::vector<Lengths> lengths = {{"full", "0"}, {"ragged", "0"}, {"full", "1"}, {"ragged", "q"}, {"ragged", "kv"}};
   std::vector<float> softcaps = {0, 0.5f, 20};
   std::vector<std::string> functions = {"none", "modify", "replace"};
+  std::vector<int64_t> page_sizes = {0, 1, 7, 16, 256, 300};  // 0: no pages
   int64_t most_scores = 1'000'000;
 
   static ScoreMatrix long_one() {
@@ -222,7 +224,7 @@ struct ScoreMatrix {
 
   static std::vector<FactorSet> sets() {
     return interactions(kScoreFactors, {kScoreCausal, kScoreWindow, kScoreLengths, kScoreMask, kScoreMaskFill, kScoreSoftcap,
-                                        kScoreAlibi, kScoreSinks, kScoreFunction, kScoreGroup, kScoreSeqQ});
+                                        kScoreAlibi, kScoreSinks, kScoreFunction, kScoreGroup, kScoreSeqQ, kScorePages});
   }
 
   std::vector<size_t> levels() const {
@@ -230,7 +232,7 @@ struct ScoreMatrix {
             heads_kv.size(),      batch.size(),   layouts.size(),   kAllWorkers.size(), 4 /* lse, weights */,
             distributions.size(), scales.size(),  mask_axes.size(), mask_fills.size(),  causal.size(),
             windows.size(),       corners.size(), lengths.size(),   masks.size(),       softcaps.size(),
-            2 /* ALiBi */,        2 /* sinks */,  functions.size(), kAllTypes.size()};
+            2 /* ALiBi */,        2 /* sinks */,  functions.size(), kAllTypes.size(),   page_sizes.size()};
   }
 
   ProblemLine line(const Row &row, uint64_t seed) const {
@@ -255,7 +257,8 @@ struct ScoreMatrix {
     l.window_right = windows[row[kScoreWindow]].right;
     l.lens = lengths[row[kScoreLengths]].lens;
     l.packed = lengths[row[kScoreLengths]].packed;
-    l.weights = row[kScoreOutputs] & 2 && l.packed == "0";
+    l.page_size = page_sizes[row[kScorePages]];
+    l.weights = row[kScoreOutputs] & 2 && l.packed == "0" && !l.page_size;
     l.mask = masks[row[kScoreMask]];
     if (l.mask != "none") {
       l.mask_axes = mask_axes[row[kScoreMaskAxes]];

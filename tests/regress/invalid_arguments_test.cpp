@@ -208,13 +208,66 @@ TEST_P(InvalidArgumentsTest, LengthsAndOffsets) {
                                    {"weights", wrong, [](fovea_params &p) { p.cu_seqlens_kv = zeros; }}});
 }
 
+// Of 2 batch entries with at most 6 keys, in pages of 2: what fits the 2 * 2 * 6 rows of the call's own k and v is 6 pages.
+TEST_P(InvalidArgumentsTest, Pages) {
+  using Numbers = std::vector<int32_t>;
+  const auto wrong = FOVEA_ERR_INVALID_ARGUMENT;
+  const auto pages = [](
+                         Numbers table, std::function<void(fovea_params &)> change = [](fovea_params &) {}) {
+    const auto kept = std::make_shared<Numbers>(std::move(table));
+    return [kept, change](fovea_params &p) {
+      p.weights.data = nullptr;
+      p.page_size = 2, p.num_pages = 6, p.block_table = kept->data(), p.block_table_stride = 3;
+      for (fovea_tensor *t : {&p.k, &p.v}) t->stride[0] /= 3, t->stride[1] /= 3;
+      change(p);
+    };
+  };
+  static const int32_t lengths[2] = {2, 5}, zeros[3] = {};
+  const Numbers good = {0, 1, 2, 3, 4, 5};
+  expect_refused(
+      context().get(),
+      {{"block_table: -1 at batch entry 0, column 1 ", wrong, pages({0, -1, 2, 3, 4, 5})},
+       {"block_table: 6 at batch entry 1, column 2 ", wrong, pages({0, 1, 2, 3, 4, 6})},
+       {"block_table: 7 at batch entry 1, column 0 ", wrong,
+        pages({0, -1, -1, 7, 4, -1}, [](auto &p) { p.seqlens_kv = lengths; })},
+       {"block_table: -2 at batch entry 1, column 2 ", wrong,
+        pages({0, -1, -1, 3, 4, -2}, [](auto &p) { p.seqlens_kv = lengths; })},
+       {"block_table: 0 at batch entry 0, column 0 ", wrong, pages(good, [](auto &p) { p.num_pages = 0; })},
+       {"block_table_stride: 2 pages of 2 keys do not hold the 6 of batch entry 0", wrong,
+        pages(good, [](auto &p) { p.block_table_stride = 2; })},
+       {"block_table_stride: 2 pages of 2 keys do not hold the 5 of batch entry 1", wrong,
+        pages(good, [](auto &p) { p.block_table_stride = 2, p.seqlens_kv = lengths; })},
+       {"block_table:", FOVEA_ERR_NULL_POINTER, pages(good, [](auto &p) { p.block_table = nullptr; })},
+       {"out: overlaps block_table", FOVEA_ERR_OVERLAP,
+        pages(good, [](auto &p) { p.block_table = static_cast<int32_t *>(p.out.data), p.seqlens_kv = zeros; })},
+       {"block_table_stride: -3", FOVEA_ERR_INVALID_STRIDE, pages(good, [](auto &p) { p.block_table_stride = -3; })},
+       {"block_table_stride: ", FOVEA_ERR_INVALID_STRIDE, pages(good, [](auto &p) { p.block_table_stride = INT64_MAX / 2; })},
+       {"page_size: -2", FOVEA_ERR_INVALID_SIZE, pages(good, [](auto &p) { p.page_size = -2; })},
+       {"num_pages: -1", FOVEA_ERR_INVALID_SIZE, pages(good, [](auto &p) { p.num_pages = -1; })},
+       {"k: its number of elements", FOVEA_ERR_INVALID_SIZE, pages(good, [](auto &p) { p.num_pages = INT64_MAX; })},
+       {"k.stride", FOVEA_ERR_INVALID_STRIDE, pages(good, [](auto &p) { p.k.stride[0] = INT64_MAX / 8; })},
+       {"seqlens_kv[1]: 7", wrong,
+        pages(good,
+              [](auto &p) {
+                static const int32_t too_long[2] = {6, 7};
+                p.seqlens_kv = too_long;
+              })},
+       {"cu_seqlens_kv", wrong, pages(good, [](auto &p) { p.cu_seqlens_kv = zeros; })},
+       {"weights:", wrong,
+        pages(good,
+              [](auto &p) {
+                static float weights[2 * 4 * 5 * 6];
+                p.weights.data = weights;
+              })},
+       {"block_table:", wrong, pages(good, [](auto &p) { p.page_size = 0; })},
+       {"block_table_stride:", wrong, [](fovea_params &p) { p.block_table_stride = 3; }},
+       {"num_pages:", wrong, [](fovea_params &p) { p.num_pages = 3; }}});
+}
+
 // What this version does not do yet is refused by name, not ignored.
 TEST_P(InvalidArgumentsTest, FeaturesThatAreNotThere) {
-  static const int32_t pages[8] = {};
   expect_refused(context().get(),
-                 {{"page_size", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.page_size = 16; }},
-                  {"block_table", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.block_table = pages; }},
-                  {"weights.dtype", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.weights.dtype = FOVEA_BF16; }},
+                 {{"weights.dtype", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.weights.dtype = FOVEA_BF16; }},
                   {"k.dtype", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.k.dtype = FOVEA_Q8_0; }},
                   {"flags", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.flags = 1; }}});
 }

@@ -165,13 +165,8 @@ std::vector<Wrong> wrong_options() {
 
 std::vector<Wrong> later_fields() {
   static float some_float;
-  static int32_t some_int;
   return {
       {"flags", [](auto &p) { p.flags = 1; }, FOVEA_ERR_UNSUPPORTED, "flags:"},
-      {"page_size", [](auto &p) { p.page_size = 16; }, FOVEA_ERR_UNSUPPORTED, "page_size:"},
-      {"block_table", [](auto &p) { p.block_table = &some_int; }, FOVEA_ERR_UNSUPPORTED, "block_table:"},
-      {"block_table_stride", [](auto &p) { p.block_table_stride = 4; }, FOVEA_ERR_UNSUPPORTED, "block_table_stride:"},
-      {"num_pages", [](auto &p) { p.num_pages = 4; }, FOVEA_ERR_UNSUPPORTED, "num_pages:"},
       {"k_scale", [](auto &p) { p.k_scale.data = &some_float; }, FOVEA_ERR_UNSUPPORTED, "k_scale:"},
       {"v_scale", [](auto &p) { p.v_scale.data = &some_float; }, FOVEA_ERR_UNSUPPORTED, "v_scale:"},
       {"q.reserved", [](auto &p) { p.q.reserved = 1; }, FOVEA_ERR_UNSUPPORTED, "q.reserved:"},

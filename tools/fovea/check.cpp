@@ -60,26 +60,32 @@ nlohmann::json number(double value) {
 }
 
 // About how many bytes a check takes: the tensors twice, as if all were floats, two copies of the outputs, twice as large while they
-// grow, the oracle's results in double, the lengths of both sides and the numbers of heads of both calls, which grow too, and the most
-// workspace that docs/semantics.md allows.
+// grow, the oracle's results in double, the lengths of both sides, the numbers of heads and the pages of both calls, which grow too, and
+// the most workspace that docs/semantics.md allows.
 double bytes_to_check(const reference::ProblemLine &p) {
   const double batch = double(p.batch), heads_q = double(p.heads_q), heads_kv = double(p.heads_kv), seq_q = double(p.seq_q),
                seq_kv = double(p.seq_kv), dim_k = double(p.dim_k), dim_v = double(p.dim_v);
+  const double pages = p.page_size ? batch * (std::ceil(seq_kv / double(p.page_size)) + 1) + 2 : 0;
+  const auto row = [](const std::string &layout, double dim) {
+    return layout == "strided" ? 3 * dim : layout == "padded" || layout == "packed" ? dim + 3 : dim;
+  };
   const auto elements = [&](const std::string &layout, double heads, double seq, double dim) {
-    const double row = layout == "strided" ? 3 * dim : layout == "padded" || layout == "packed" ? dim + 3 : dim;
-    return layout == "broadcast" ? seq * row : batch * heads * seq * row;
+    return (layout == "broadcast" ? 1 : batch * heads) * seq * row(layout, dim);
+  };
+  const auto cache = [&](const std::string &layout, double dim) {
+    if (p.page_size == 0) return elements(layout, heads_kv, seq_kv, dim);
+    return (layout == "broadcast" ? 1 : heads_kv) * pages * double(p.page_size) * row(layout, dim);
   };
   const double rows = batch * heads_q * seq_q;
   const double outputs = elements(p.layout_out, heads_q, seq_q, dim_v) + (p.lse ? elements(p.layout_out, heads_q, seq_q, 1) : 0) +
                          (p.weights ? elements(p.layout_out, heads_q, seq_q, seq_kv) : 0);
-  const double inputs = elements(p.layout_q, heads_q, seq_q, dim_k) + elements(p.layout_k, heads_kv, seq_kv, dim_k) +
-                        elements(p.layout_v, heads_kv, seq_kv, dim_v);
+  const double inputs = elements(p.layout_q, heads_q, seq_q, dim_k) + cache(p.layout_k, dim_k) + cache(p.layout_v, dim_v);
   double mask = p.mask == "none" ? 0 : 1;
   for (const auto &[axis, size] : {std::pair('b', batch), {'h', heads_q}, {'q', seq_q}, {'k', seq_kv}}) {
     if (p.mask_axes.find(axis) != std::string::npos) mask *= size;
   }
   const double doubles = 4 * rows * dim_v + 3 * rows + (p.weights ? 9.0 / 8 * rows * seq_kv : 0) + seq_kv * (dim_k + dim_v);
-  const double lists = 20 * batch + 8 * heads_q;
+  const double lists = 20 * batch + 8 * heads_q + 20 * pages;
   const double workspace = double(8 << 20) * p.threads * std::max({1.0, dim_k / 256, dim_v / 256});
   return sizeof(float) * (2 * (inputs + outputs + mask) + 4 * outputs + lists) + sizeof(double) * doubles + workspace;
 }
@@ -173,7 +179,8 @@ void add_check(CLI::App &app, int &exit_code) {
       "Keys, each optional: b hq hkv sq skv dk dv (sizes, default 1)  scale=X  causal=none|tl|br\n"
       "  left=N right=N (window, -1 = unbounded)  align=br|tl (its corner, and that of alibi)  softcap=X  alibi=0|1  sinks=0|1\n"
       "  mask=none|bool|f32|f16|bf16  maskaxes= (those it does not repeat along: any of bhqk)\n"
-      "  maskfill=random|true|blocks|late|low  lens=full|ragged  packed=0|1|q|kv  score=none|modify|replace\n"
+      "  maskfill=random|true|blocks|late|low  lens=full|ragged  packed=0|1|q|kv  pages=N (slots of a page, 0 = none)\n"
+      "  score=none|modify|replace\n"
       "  layout=bhsd|bshd|bhds|packed|padded|strided|broadcast (all tensors), or q= k= v= out= (one tensor)\n"
       "  type=f32|f16|bf16 (all four tensors), or tq= tk= tv= tout= (one tensor)\n"
       "  lse=0|1  weights=0|1  dist=normal|uniform|ones|zero|outlier  gain=X  seed=N\n"

@@ -115,7 +115,9 @@ class Forward {
     ahead_.scatter(next.mask, mask.stride[3] == 1 ? next.rows : 0, (last ? begin + kBlockKeys : begin) * bytes,
                    kBlockKeys * bytes);
   }
+  // Pages lie anywhere; where the next one does is known when its keys are needed.
   void fetch_keys(const RowRange &rows, int64_t begin, int64_t keys) {
+    if (task_.call->page_size) return;
     fetch_rows(task_.call->k, task_.call->dim_k, rows, rows.first_key + begin, keys);
     fetch_rows(task_.call->v, task_.call->dim_v, rows, rows.first_key + begin, keys);
   }

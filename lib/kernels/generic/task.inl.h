@@ -34,6 +34,14 @@ FOVEA_INLINE char *element(const Tensor &t, int64_t offset) {
   return static_cast<char *>(t.data) + offset * element_bytes(t.dtype);
 }
 
+// Whether a block of keys may lie in several pages. Blocks begin at multiples of kBlockKeys.
+FOVEA_INLINE bool pages_cut_blocks(const Problem &problem) { return problem.page_size % kBlockKeys != 0; }
+
+// Keys of a batch entry that lie one stride[2] after the other: `keys` of them from `slot` on, of page or batch entry `entry` of a tensor.
+struct KeyRun {
+  int64_t entry, slot, keys;
+};
+
 // A block of keys as the tiles read it.
 struct Block {
   const float *k, *v;  // of the block's first key
@@ -65,7 +73,7 @@ struct Task {
   float *padded_tiles;                                      // see Block
   float *marks;                                             // like p, for find_excluded()
   float *bias;                                              // like p, of the mask
-  float *k_copy, *v_copy, *chunk_sums, *out_copy, *q_copy;  // null where the tensor's own memory serves
+  float *k_copy, *v_copy, *chunk_sums, *out_copy, *q_copy;  // null where the tensor's own memory always serves
 
   void carve(const Problem &problem, int64_t row_count, void *scratch) {
     call = &problem;
@@ -79,8 +87,9 @@ struct Task {
     packed_queries = arena.take<float>(larger(by_dims, vectors * L * problem.dim_k));
     p = arena.take<float>(kBlockKeys * kRows);
     padded_tiles = arena.take<float>(2 * kKeyTile * problem.dim_k);
-    k_copy = in_place(problem.k, problem.dim_k) ? nullptr : arena.take<float>(kBlockKeys * problem.dim_k);
-    v_copy = in_place(problem.v, problem.dim_v) ? nullptr : arena.take<float>(kBlockKeys * problem.dim_v);
+    const bool cut = pages_cut_blocks(problem);
+    k_copy = in_place(problem.k, problem.dim_k) && !cut ? nullptr : arena.take<float>(kBlockKeys * problem.dim_k);
+    v_copy = in_place(problem.v, problem.dim_v) && !cut ? nullptr : arena.take<float>(kBlockKeys * problem.dim_v);
     chunk_sums = problem.seq_kv <= kBlockKeys * kMaxChunks ? nullptr : arena.take<float>(row_count * problem.dim_v);
     out_copy = in_place(problem.out, problem.dim_v) ? nullptr : arena.take<float>(row_count * problem.dim_v);
     marks = windowed || problem.mask.data || problem.score ? arena.take<float>(kBlockKeys * kRows) : nullptr;
@@ -222,22 +231,42 @@ struct Task {
   void load_block(int64_t begin, int64_t end, int64_t first, Block &block) {
     const Problem &problem = *call;
     const Tensor &k = problem.k, &v = problem.v;
-    const int64_t key = rows.first_key + begin;
     block.begin = begin;
     block.keys = end - begin;
     block.first = first;
-    find_keys(k, key, first, block.keys, problem.dim_k, k_copy, &block.k, &block.k_stride);
-    find_keys(v, key, first, block.keys, problem.dim_v, v_copy, &block.v, &block.v_stride);
+    find_keys(k, first, problem.dim_k, k_copy, block, &block.k, &block.k_stride);
+    find_keys(v, first, problem.dim_v, v_copy, block, &block.v, &block.v_stride);
     block.padded[0] = block.padded[1] = nullptr;
   }
 
-  // Where the block's keys [first, end) are as floats, `key` being its first on the token axis.
-  void find_keys(const Tensor &t, int64_t key, int64_t first, int64_t end, int64_t dim, float *copy, const float **at,
+  // The keys from `key` on, which some row may see.
+  KeyRun run_of_keys(int64_t key) const {
+    if (call->page_size == 0) return {rows.batch, rows.first_key + key, rows.kv_len - key};
+    const int64_t page = key / call->page_size, slot = key % call->page_size;
+    return {call->block_table[rows.batch * call->block_table_stride + page], slot, call->page_size - slot};
+  }
+  // Where key j of a run lies.
+  const char *key_of(const Tensor &t, const KeyRun &run, int64_t j) const {
+    return element(t, run.entry * t.stride[0] + rows.head_kv * t.stride[1] + (run.slot + j) * t.stride[2]);
+  }
+
+  // Where the block's keys from `first` on are as floats.
+  void find_keys(const Tensor &t, int64_t first, int64_t dim, float *copy, const Block &block, const float **at,
                  int64_t *stride) const {
-    const char *block = element(t, rows.batch * t.stride[0] + rows.head_kv * t.stride[1] + key * t.stride[2]);
-    *at = copy ? copy : reinterpret_cast<const float *>(block);
-    *stride = copy ? dim : t.stride[2];
-    if (copy) load_rows<Simd>(block + first * t.stride[2] * element_bytes(t.dtype), t, end - first, dim, copy + first * dim);
+    KeyRun run = run_of_keys(block.begin + first);
+    if (in_place(t, dim) && first + run.keys >= block.keys) {
+      *at = reinterpret_cast<const float *>(key_of(t, run, -first));
+      *stride = t.stride[2];
+      return;
+    }
+    *at = copy;
+    *stride = dim;
+    for (int64_t key = first;;) {
+      const int64_t count = smaller(run.keys, block.keys - key);
+      load_rows<Simd>(key_of(t, run, 0), t, count, dim, copy + key * dim);
+      if ((key += count) >= block.keys) return;
+      run = run_of_keys(block.begin + key);
+    }
   }
 
   // The first block from the one that begins at `begin` on of which some row may see a key.
