@@ -10,11 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-# level: the registers that hold its vectors, floats in one, and the mnemonics of its fused multiply-add
+# object: the registers that hold its vectors, floats in one, and the mnemonics of its fused multiply-add
 VECTORS = {
     "avx2": (r"%ymm\d+", 8, r"vfn?m(add|sub)\d+ps"),
     "avx512": (r"%zmm\d+", 16, r"vfn?m(add|sub)\d+ps"),
     "neon": (r"v\d+\.4s", 4, r"fml[as]"),
+    **{f"sve{bits}": (r"z\d+\.s", bits // 32, r"fml[as]|fmad|fmsb") for bits in (128, 256, 512, 1024, 2048)},
 }
 
 Instruction = collections.namedtuple("Instruction", "address code mnemonic operands relocation")
