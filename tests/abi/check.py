@@ -254,7 +254,7 @@ def struct_layout(files):
 def usable_levels(files):
     """The program given prints the usable levels; they are those that the kernel reports the features of."""
     cpuinfo = re.search(r"^(?:flags|Features)\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.M)[1].split()
-    features = {"avx2": "avx2 fma f16c", "avx512": "avx512f avx512bw avx512dq avx512vl avx512cd avx2 fma f16c", "neon": "asimd"}
+    features = {"avx2": "avx2 fma f16c", "avx512": "avx512f avx512bw avx512dq avx512vl avx512cd avx2 fma f16c", "neon": "asimd", "sve": "asimd sve"}
     expected = {"scalar"} | {level for level, words in features.items() if set(words.split()) <= set(cpuinfo)}
     actual = set(subprocess.run(files, check=True, capture_output=True, text=True).stdout.split())
     print(f"usable: {' '.join(sorted(actual))}")
