@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Predicts with llvm-mca how near the inner loops of the AArch64 kernels come to the multiply-add peak of cores that are not at hand.
+"""Predicts with llvm-mca how near the inner loops of the AArch64 kernels come to the peak of cores that are not at hand.
 
 usage: bench/mca.py [BUILD] [--goals] [--json FILE] [--markdown PAGE]
 
-BUILD is a build for AArch64; tools/dev test makes build/cross-aarch64. The loops are taken from its objects: of the tile of scores and of
-the tile of outputs the loop without a jump inside that has the most multiply-adds. The share is what the core's multiply-add pipes alone would need over
-what the loop is predicted to take. Loads are taken to depend on earlier stores: an accumulator that was spilled is a long chain then.
+BUILD is a build for AArch64; tools/dev test makes build/cross-aarch64. The loops are taken from its objects: of the tile of
+scores and of the tile of outputs the loop without a jump inside that has the most multiply-adds. The share is what the core's
+multiply-add pipes alone would need over what the loop is predicted to take. Loads are taken to depend on earlier stores: an
+accumulator that was spilled is a long chain then.
 """
 import argparse
 import json
@@ -23,7 +24,8 @@ KERNELS = [("neon", 128, ["neoverse-v1", "neoverse-v2", "apple-m1"]),
            ("sve128", 128, ["neoverse-v2"]),
            ("sve512", 512, ["a64fx"])]
 # The functions of the tiles as they are demangled; the numbers are the size of the tile, and the largest one counts.
-TILES = {"scores": r"exponentiate_tile<.*Simd, (\d+), .*TileKind\)0, (\d+)>", "outputs": r"ValueTile<.*Simd, (\d+), (\d+), false>::run\("}
+TILES = {"scores": r"exponentiate_tile<.*Simd, (\d+), .*TileKind\)0, (\d+)>",
+         "outputs": r"ValueTile<.*Simd, (\d+), (\d+), false>::run\("}
 BF16_CORES = [("neoverse-v1", 256), ("neoverse-v2", 128)]
 ITERATIONS = 300
 
@@ -49,7 +51,7 @@ def multiply_adds(loop):
 
 
 def hottest_loop(body):
-    """The loop without a jump inside that has the most multiply-adds: its instructions, the last one's target by the name `loop`."""
+    """The loop without a jump inside that has the most multiply-adds; its last instruction jumps to `loop`."""
     index = {address: n for n, (address, _) in enumerate(body)}
     loops, block = [], 0  # where the last jump was passed
     for n, (_, text) in enumerate(body):
@@ -83,7 +85,8 @@ def predict(mca, core, loop):
 def measure(mca, core, loop):
     cycles, _ = predict(mca, core, loop)
     _, pipes = predict(mca, core, [instruction for instruction in loop if is_multiply_add(instruction)])
-    return {"multiply_adds": multiply_adds(loop), "instructions": len(loop), "cycles": cycles, "pipe_cycles": pipes, "share": pipes / cycles}
+    return {"multiply_adds": multiply_adds(loop), "instructions": len(loop), "cycles": cycles, "pipe_cycles": pipes,
+            "share": pipes / cycles}
 
 
 def kernel_loops(arguments):
@@ -101,21 +104,27 @@ def kernel_loops(arguments):
                 yield {"kernel": name, "bits": bits, "core": core, "tile": tile, **measure(arguments.mca, core, loop)}
 
 
+def query_loads(sve, count):
+    return [f"ld1h {{z{v}.h}}, p0/z, [x1, #{v}, mul vl]" if sve else f"ldr q{v}, [x1, #{16 * v}]" for v in range(count)]
+
+
 def bfdot_tile(sve):
     """Two dims a step of 8 keys x 3 vectors of queries, their dims packed in pairs."""
-    loop = [f"ld1h {{z{v}.h}}, p0/z, [x1, #{v}, mul vl]" if sve else f"ldr q{v}, [x1, #{16 * v}]" for v in range(3)]
+    loop = query_loads(sve, 3)
     for key in range(8):
         loop += [f"add x20, x{2 + key}, x10", "ld1rw {z3.s}, p0/z, [x20]"] if sve else [f"ldr s3, [x{2 + key}, x10]"]
-        loop += [f"bfdot z{8 + 3 * key + v}.s, z{v}.h, z3.h" if sve else f"bfdot v{8 + 3 * key + v}.4s, v{v}.8h, v3.2h[0]" for v in range(3)]
+        for v, sum_ in enumerate(range(8 + 3 * key, 11 + 3 * key)):
+            loop.append(f"bfdot z{sum_}.s, z{v}.h, z3.h" if sve else f"bfdot v{sum_}.4s, v{v}.8h, v3.2h[0]")
     return loop + ["add x1, x1, #48", "add x10, x10, #4", "cmp x10, x11", "b.ne loop"]
 
 
 def bfmmla_tile(sve):
     """Four dims a step of 8 keys x 6 vectors of pairs of queries, the keys packed in pairs too."""
-    loop = [f"ld1h {{z{v}.h}}, p0/z, [x1, #{v}, mul vl]" if sve else f"ldr q{v}, [x1, #{16 * v}]" for v in range(6)]
+    loop = query_loads(sve, 6)
     for pair in range(4):
         loop.append(f"ld1rqh {{z6.h}}, p0/z, [x2, #{16 * pair}]" if sve else f"ldr q6, [x2, #{16 * pair}]")
-        loop += [f"bfmmla z{8 + 6 * pair + v}.s, z{v}.h, z6.h" if sve else f"bfmmla v{8 + 6 * pair + v}.4s, v{v}.8h, v6.8h" for v in range(6)]
+        for v, sum_ in enumerate(range(8 + 6 * pair, 14 + 6 * pair)):
+            loop.append(f"bfmmla z{sum_}.s, z{v}.h, z6.h" if sve else f"bfmmla v{sum_}.4s, v{v}.8h, v6.8h")
     return loop + ["add x1, x1, #96", "add x2, x2, #64", "cmp x2, x11", "b.ne loop"]
 
 
@@ -132,7 +141,8 @@ def bf16_loops(arguments, loops):
 
 
 def loop_table(loops):
-    rows = ["| kernel | core | tile of | FMAs | instructions | cycles | FMA pipes alone | share |", "|---|---|---|---|---|---|---|---|"]
+    rows = ["| kernel | core | tile of | FMAs | instructions | cycles | FMA pipes alone | share |",
+            "|---|---|---|---|---|---|---|---|"]
     rows += [f"| {x['kernel']} | {x['core']} | {x['tile']} | {x['multiply_adds']} | {x['instructions']} | {x['cycles']:.2f} | "
              f"{x['pipe_cycles']:.2f} | {x['share']:.0%} |" for x in loops]
     return "\n".join(rows)
@@ -151,18 +161,21 @@ def main():
     parser.add_argument("build", nargs="?", type=Path, default="build/cross-aarch64", help="a build for AArch64 (%(default)s)")
     parser.add_argument("--goals", action="store_true", help=f"exit with 1 if a share is below {GOAL}")
     parser.add_argument("--json", metavar="FILE", help="write the figures there")
-    parser.add_argument("--markdown", metavar="PAGE", help="put the tables between the marks <!-- predicted: begin --> and end of that page")
-    parser.add_argument("--mca", default="llvm-mca-19", help="llvm-mca; older ones model the multiply-adds of neoverse-v1 wrongly (%(default)s)")
+    parser.add_argument("--markdown", metavar="PAGE", help="put the tables between the marks of that page")
+    parser.add_argument("--mca", default="llvm-mca-19",
+                        help="older ones model the multiply-adds of neoverse-v1 wrongly (%(default)s)")
     parser.add_argument("--objdump", default="aarch64-linux-gnu-objdump", help="%(default)s")
     arguments = parser.parse_args()
 
     loops = list(kernel_loops(arguments))
     bf16 = list(bf16_loops(arguments, loops))
-    version = re.search(r"LLVM version (\S+)", subprocess.run([arguments.mca, "--version"], capture_output=True, text=True).stdout)[1]
+    version_text = subprocess.run([arguments.mca, "--version"], check=True, capture_output=True, text=True).stdout
+    version = re.search(r"LLVM version (\S+)", version_text)[1]
     head = f"llvm-mca of LLVM {version}:"
     print(f"{head}\n\n{loop_table(loops)}\n\nMultiply-adds a cycle in a tile of scores:\n\n{bf16_table(bf16)}")
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps({"llvm": version, "goal": GOAL, "loops": loops, "bf16": bf16}, indent=1) + "\n")
+        report = {"llvm": version, "goal": GOAL, "loops": loops, "bf16": bf16}
+        Path(arguments.json).write_text(json.dumps(report, indent=1) + "\n")
     if arguments.markdown:
         page = Path(arguments.markdown)
         text = page.read_text()

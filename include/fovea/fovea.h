@@ -266,7 +266,7 @@ FOVEA_API fovea_status fovea_workspace_size(const fovea_context *c, const fovea_
  * Same call, same bits; a row's bits depend on neither threads, executor, batch nor other heads. */
 FOVEA_API fovea_status fovea_forward(const fovea_context *c, const fovea_params *p, void *workspace, size_t bytes);
 
-/* Levels known on this architecture, best on this CPU last; fills at most capacity entries and returns how many there are. usable_only: only
+/* Levels known on this architecture, best here last; fills at most capacity entries and returns how many there are. usable_only: only
  * those that are compiled in and that this CPU and OS allow. */
 FOVEA_API int32_t fovea_isa_list(fovea_isa *out, int32_t capacity, int32_t usable_only);
 

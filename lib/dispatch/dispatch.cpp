@@ -12,7 +12,8 @@ namespace fovea {
 
 namespace {
 
-// The levels by the names that the registry and the environment give them; of SVE the registry has an object for each vector length.
+// The levels by the names that the registry and the environment give them; of SVE the registry has an object for each length of
+// its vectors.
 enum {
   level_scalar = FOVEA_ISA_SCALAR,
   level_avx2 = FOVEA_ISA_AVX2,

@@ -1,5 +1,5 @@
-/* Prints the usable levels; with an argument, fails unless a call computed right and its kernel is of the object named: of the level, and for
- * SVE of the vector length. */
+/* Prints the usable levels; with an argument, fails unless a call computed right and its kernel is of the object named: of the
+ * level, and for SVE of the vector length. */
 #include <stdio.h>
 #include <string.h>
 

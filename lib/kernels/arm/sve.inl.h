@@ -1,5 +1,5 @@
-// Scalable Vector Extension, for vectors of the length that the including file is compiled for (-msve-vector-bits): the algorithm keeps
-// arrays of vectors, and only vectors of a known length can be in one.
+// Scalable Vector Extension, for vectors of the length that the including file is compiled for (-msve-vector-bits): the algorithm
+// keeps arrays of vectors, and only vectors of a known length can be in one.
 #pragma once
 #include <arm_sve.h>
 
@@ -12,8 +12,9 @@ struct Simd {
   typedef svfloat32_t Vector __attribute__((arm_sve_vector_bits(__ARM_FEATURE_SVE_BITS)));
   static constexpr int kLanes = __ARM_FEATURE_SVE_BITS / 32;
 
-  // 24 accumulators, 3 query or 4 value vectors and a broadcast fit the 32 registers: 99 % of what the multiply-add pipes of Neoverse V1,
-  // V2 and A64FX can do, as bench/mca.py predicts. Fewer than 18 would not cover A64FX's latency of 9 in its two pipes.
+  // 24 accumulators, 3 query or 4 value vectors and a broadcast fit the 32 registers: 99 % of what the multiply-add pipes of
+  // Neoverse V1, V2 and A64FX can do, as bench/mca.py predicts. Fewer than 18 would not cover
+  // A64FX's latency of 9 in its two pipes.
   static constexpr int kPanelVectors = 3, kKeyTile = 8;
   static constexpr int kWindowPanelVectors = kPanelVectors;
   static constexpr int kValueVectors = 4;

@@ -10,14 +10,15 @@ namespace fovea::neon {
 namespace {
 
 struct Simd : BufferedTail<XsimdVector<FOVEA_XSIMD_ARCH>> {
-  // 24 accumulators, 3 query or 4 value vectors and a broadcast fit the 32 registers: 99 % of what the multiply-add pipes of Neoverse
-  // V1, V2 and Apple M1 can do, as bench/mca.py predicts.
+  // 24 accumulators, 3 query or 4 value vectors and a broadcast fit the 32 registers: 99 % of what the multiply-add pipes of
+  // Neoverse V1, V2 and Apple M1 can do, as bench/mca.py predicts.
   static constexpr int kPanelVectors = 3, kKeyTile = 8;
   static constexpr int kWindowPanelVectors = kPanelVectors;
   static constexpr int kValueVectors = 4;
   static constexpr int value_rows(int vectors) { return vectors == 4 ? 6 : 8; }
 
-  // In a register, from where FMLA takes it by element: LD1R, which fills a vector from memory, takes time of a multiply-add pipe too.
+  // In a register, from where FMLA takes it by element: LD1R, which fills a vector from memory, takes time of a multiply-add pipe
+  // too.
   static FOVEA_INLINE Vector set1(float x) {
     if (!__builtin_constant_p(x)) __asm__("" : "+w"(x));
     return vdupq_n_f32(x);
