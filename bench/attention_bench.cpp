@@ -45,10 +45,11 @@ constexpr double kWholeCores = 1.95;   // two threads' peak over one thread's wh
 
 struct Settings {
   std::vector<std::string> isas, shapes, sets;
+  std::vector<Comparison> comparisons;
   std::string json_file;
   int threads = 1, repetitions = 9;
   double min_time = 0.005;
-  bool goals = false, scaling = false, features = false, no_peer = false, keep_disturbed = false, quick = false;
+  bool goals = false, scaling = false, no_peer = false, keep_disturbed = false, quick = false;
 };
 
 double seconds(const std::function<void()> &run, int64_t calls = 1) {
@@ -120,20 +121,23 @@ class Session {
       say(std::to_string(measured.size() + 1) + "/" + std::to_string(shapes.size()) + " " + format(shape));
       measured.push_back(attempt({{"shape", format(shape)}}, [&](json *result) { return measure(shape, result); }));
     }
-    std::vector<Measured> measured_features;
-    if (settings_.features) measured_features = measure_features();
+    std::vector<std::vector<Measured>> compared;
+    for (const Comparison &comparison : settings_.comparisons) compared.push_back(compare(comparison));
     // Only now is the probe's maximum over the whole run known.
     level["results"] = json::array();
     for (size_t i = 0; i < shapes.size(); i++) {
       summarize(shapes[i], &measured[i]);
       level["results"].push_back(measured[i].result);
     }
-    if (settings_.features) {
-      level["features"] = {{"shape", format(feature_shape())}, {"results", json::array()}};
-      for (size_t i = 0; i < features().size(); i++) {
-        summarize(features()[i], &measured_features[i]);
-        level["features"]["results"].push_back(measured_features[i].result);
+    level["comparisons"] = json::array();
+    for (size_t c = 0; c < compared.size(); c++) {
+      const Comparison &comparison = settings_.comparisons[c];
+      json results = json::array();
+      for (size_t i = 0; i < compared[c].size(); i++) {
+        summarize(comparison.features[i], &compared[c][i]);
+        results.push_back(compared[c][i].result);
       }
+      level["comparisons"].push_back({{"set", comparison.set}, {"shape", format(comparison.shape)}, {"results", results}});
     }
     level["peak"] = {{"fma", median(peaks_seen_)}, {"exp2", exp2_}, {"probe", probe_max_}};
     if (settings_.scaling) {
@@ -266,12 +270,13 @@ class Session {
   }
 
   // Each feature in turn with the plain call of the same tensors.
-  std::vector<Measured> measure_features() {
-    const Call plain(feature_shape());
+  std::vector<Measured> compare(const Comparison &comparison) {
+    const Call plain(comparison.shape);
     const Forward run_plain(plain, level_, settings_.threads);
     std::vector<Measured> measured;
-    for (const Feature &feature : features()) {
-      say("feature " + std::to_string(measured.size() + 1) + "/" + std::to_string(features().size()) + " " + feature.name);
+    for (const Feature &feature : comparison.features) {
+      say(comparison.set + " " + std::to_string(measured.size() + 1) + "/" + std::to_string(comparison.features.size()) + " " +
+          format(comparison.shape) + ", " + feature.name);
       measured.push_back(attempt({{"feature", feature.name}}, [&](json *result) {
         Call call = plain.with(feature);
         const Forward run(call, level_, settings_.threads);
@@ -431,7 +436,9 @@ bool succeeded(const json &level, bool goals) {
     return !r.contains("failure") && !(goals && r.contains("goal") && !r["goal"]["met"].get<bool>());
   };
   const auto all_good = [&](const json &results) { return std::all_of(results.begin(), results.end(), good); };
-  return all_good(level.at("results")) && (!level.contains("features") || all_good(level["features"].at("results"))) &&
+  const json &comparisons = level.at("comparisons");
+  return all_good(level.at("results")) &&
+         std::all_of(comparisons.begin(), comparisons.end(), [&](const json &c) { return all_good(c.at("results")); }) &&
          (!level.contains("scaling") || good(level["scaling"]));
 }
 
@@ -467,7 +474,8 @@ int bench(int argc, char **argv) {
   app.add_option("--shape", settings.shapes, "batch,heads_q,heads_kv,seq_q,seq_kv,dim_k[/dim_v] [causal]; quoted, repeatable")
       ->allow_extra_args(false);
   app.add_option("--set", settings.sets,
-                 "core, decode, quick or smoke, or features: what each costs beside the plain call; repeatable (default: core)")
+                 "core, decode, quick or smoke; features or types: what each costs beside the plain f32 call; repeatable "
+                 "(default: core)")
       ->allow_extra_args(false);
   app.add_option("--min-time", settings.min_time, "seconds of a timed block")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--repetitions", settings.repetitions, "undisturbed repetitions wanted")
@@ -494,10 +502,9 @@ int bench(int argc, char **argv) {
     for (const std::string &text : settings.shapes) shapes.push_back(parse_shape(text));
     if (settings.sets.empty() && settings.shapes.empty() && !settings.scaling) settings.sets = {"core"};
     for (const std::string &name : settings.sets) {
-      if (name == "features") {
-        settings.features = true;
-        continue;
-      }
+      const std::vector<Comparison> compared = comparisons(name);
+      settings.comparisons.insert(settings.comparisons.end(), compared.begin(), compared.end());
+      if (!compared.empty()) continue;
       for (const Shape &shape : shape_set(name)) shapes.push_back(shape);
     }
     levels = chosen_levels(settings.isas);

@@ -3,6 +3,8 @@
 #include <array>
 #include <random>
 
+#include "reference/element.h"
+
 namespace fovea::bench {
 namespace {
 
@@ -45,8 +47,6 @@ Feature half_low(float low, const char *name) {
             return float_mask(p, [=](int64_t, int64_t j) { return j < half ? low : 0; });
           }};
 }
-
-}  // namespace
 
 const std::vector<Feature> &features() {
   static const std::vector<Feature> all = {
@@ -105,6 +105,44 @@ const std::vector<Feature> &features() {
   return all;
 }
 
-Shape feature_shape() { return parse_shape("1,8,8,4096,4096,64"); }
+// The same numbers, rounded to a type.
+FeatureMemory convert(fovea_params *p, fovea_dtype dtype) {
+  FeatureMemory memory;
+  const auto replace = [&](fovea_tensor *tensor, int64_t heads, int64_t tokens, int64_t dim) {
+    const int64_t elements = p->batch * heads * tokens * dim;
+    void *converted = allocate(&memory, static_cast<size_t>(elements) * reference::element_bytes(dtype));
+    for (int64_t i = 0; i < elements; i++)
+      reference::write_element(converted, dtype, i, double{static_cast<const float *>(tensor->data)[i]});
+    tensor->data = converted;
+    tensor->dtype = dtype;
+  };
+  replace(&p->q, p->heads_q, p->seq_q, p->dim_k);
+  replace(&p->k, p->heads_kv, p->seq_kv, p->dim_k);
+  replace(&p->v, p->heads_kv, p->seq_kv, p->dim_v);
+  replace(&p->out, p->heads_q, p->seq_q, p->dim_v);
+  return memory;
+}
+
+const std::vector<Feature> &types() {
+  constexpr double kMost = 1 / 0.95;
+  static const std::vector<Feature> all = {
+      {"f32 (the noise)", 0, [](fovea_params *) { return FeatureMemory(); }},
+      {"f16", kMost, [](fovea_params *p) { return convert(p, FOVEA_F16); }},
+      {"bf16", kMost, [](fovea_params *p) { return convert(p, FOVEA_BF16); }},
+  };
+  return all;
+}
+
+}  // namespace
+
+std::vector<Comparison> comparisons(const std::string &set) {
+  if (set == "features") return {{set, parse_shape("1,8,8,4096,4096,64"), features()}};
+  std::vector<Comparison> all;
+  if (set == "types") {
+    for (const char *shape : {"1,8,8,4096,4096,64", "1,32,8,2048,2048,128 causal", "8,12,12,512,512,64"})
+      all.push_back({set, parse_shape(shape), types()});
+  }
+  return all;
+}
 
 }  // namespace fovea::bench

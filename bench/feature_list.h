@@ -1,4 +1,4 @@
-// What a call may be asked for beside plain attention, and how much of the plain call's time it may cost.
+// What a call may be asked for beside plain f32 attention, and how much of the plain call's time it may cost.
 #pragma once
 #include <functional>
 #include <memory>
@@ -19,9 +19,14 @@ struct Feature {
   std::function<FeatureMemory(fovea_params *)> apply;
 };
 
-const std::vector<Feature> &features();
+// Calls that are measured beside the plain call of a shape.
+struct Comparison {
+  std::string set;
+  Shape shape;
+  std::vector<Feature> features;
+};
 
-// What they are measured on.
-Shape feature_shape();
+// "features" or "types"; others have none.
+std::vector<Comparison> comparisons(const std::string &set);
 
 }  // namespace fovea::bench

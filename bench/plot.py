@@ -46,8 +46,12 @@ def main():
     figure.savefig(arguments.output + ".png", dpi=150)
 
 
+def features(level):
+    return next((comparison for comparison in level.get("comparisons", []) if comparison["set"] == "features"), {})
+
+
 def feature_results(level):
-    return level.get("features", {}).get("results", [])
+    return features(level).get("results", [])
 
 
 def label(axes, names):
@@ -69,7 +73,7 @@ def draw_features(axes, level):
         axes.hlines(most, [i - 0.4 for i in places], [i + 0.4 for i in places], color="tab:red", label="at most")
     axes.set_ylim(0, 1.3 * max([ratio for _, ratio in bars] + [most for _, most in goals]))
     axes.set_ylabel("time / plain call")
-    axes.set_title(f"{level['isa']}: features on {level['features']['shape']}", fontsize=9)
+    axes.set_title(f"{level['isa']}: features on {features(level)['shape']}", fontsize=9)
     axes.legend(loc="upper right", ncols=2, fontsize=8)
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)

@@ -53,12 +53,12 @@ void print_failure(const std::string &what, const json &result) {
   if (result.contains("failure")) std::printf("%s: NO FIGURE: %s\n", what.c_str(), result["failure"].get<std::string>().c_str());
 }
 
-void print_features(const json &features, bool goals) {
-  std::printf("features on %s\n", features.at("shape").get<std::string>().c_str());
+void print_comparison(const json &comparison, bool goals) {
+  std::printf("%s on %s\n", comparison.at("set").get<std::string>().c_str(), comparison.at("shape").get<std::string>().c_str());
   std::vector<std::vector<std::string>> rows = {
-      {"feature", "time", "plain call", "ratio", "spread", "max error", "/bound", "runs (disturbed)"}};
+      {"call", "time", "plain call", "ratio", "spread", "max error", "/bound", "runs (disturbed)"}};
   if (goals) rows[0].push_back("goal");
-  for (const json &r : features.at("results")) {
+  for (const json &r : comparison.at("results")) {
     std::vector<std::string> row = {r.at("feature").get<std::string>()};
     if (r.contains("failure")) {
       row.resize(rows[0].size(), "-");
@@ -71,7 +71,7 @@ void print_features(const json &features, bool goals) {
     rows.push_back(row);
   }
   print_table(rows);
-  for (const json &r : features["results"]) print_failure(r["feature"], r);
+  for (const json &r : comparison["results"]) print_failure(r["feature"], r);
 }
 
 }  // namespace
@@ -129,7 +129,7 @@ void print_level(const json &level, bool goals) {
                                                : "");
     }
   }
-  if (level.contains("features")) print_features(level["features"], goals);
+  for (const json &comparison : level.at("comparisons")) print_comparison(comparison, goals);
   if (level.contains("scaling")) {
     const json &s = level["scaling"];
     if (s.contains("failure")) {

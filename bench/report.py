@@ -3,8 +3,8 @@
 
 usage: bench/report.py REPORT.json docs/performance.md README.md
 
-The marks are lines of their own: <!-- measured: begin --> and <!-- measured: end --> around the shapes, <!-- features: begin -->
-and <!-- features: end --> around what each feature costs. What the report does not have is left as it is.
+The marks are lines of their own: <!-- measured: begin --> and <!-- measured: end --> around the shapes; "features" and "types" in place
+of "measured" around what those cost. What the report does not have is left as it is.
 """
 import argparse
 import json
@@ -23,8 +23,10 @@ def main():
     sections = {}
     if any(level.get("results") for level in report["levels"]):
         sections["measured"] = "\n\n".join([head(report)] + [table(level) for level in report["levels"]])
-    if any("features" in level for level in report["levels"]):
-        sections["features"] = "\n\n".join([feature_head(report), feature_table(report)])
+    for name in ("features", "types"):
+        levels = [level for level in report["levels"] if comparisons(level, name)]
+        if levels:
+            sections[name] = comparison_section(report, name, levels)
     for page in arguments.pages:
         with open(page) as file:
             content = file.read()
@@ -49,18 +51,22 @@ def head(report):
     return f"Fovea {report['fovea']}{peer}, f32, {report['threads']} thread(s) on {report['processor']}, {report['date']}."
 
 
-def feature_head(report):
-    shape = next(level["features"]["shape"] for level in report["levels"] if "features" in level)
-    return (f"Fovea {report['fovea']}, {shape}, f32, {report['threads']} thread(s) on {report['processor']}, {report['date']}; "
-            "spread of the ratio in parentheses.")
+def comparisons(level, name):
+    return [comparison for comparison in level.get("comparisons", []) if comparison["set"] == name]
 
 
-def feature_table(report):
-    """One row a feature, one column a level."""
-    levels = [level for level in report["levels"] if "features" in level]
-    rows = [f"| feature | at most | {' | '.join(level['isa'] for level in levels)} | error / bound |",
+def comparison_section(report, name, levels):
+    parts = [f"Fovea {report['fovea']}, {report['threads']} thread(s) on {report['processor']}, {report['date']}; "
+             "spread of the ratio in parentheses."]
+    parts += [comparison_table(levels, of_shape) for of_shape in zip(*(comparisons(level, name) for level in levels))]
+    return "\n\n".join(parts)
+
+
+def comparison_table(levels, of_shape):
+    """One row a call, one column a level."""
+    rows = [f"| {of_shape[0]['shape']} | at most | {' | '.join(level['isa'] for level in levels)} | error / bound |",
             "|---|---|" + "---|" * len(levels) + "---|"]
-    for results in zip(*(level["features"]["results"] for level in levels)):
+    for results in zip(*(comparison["results"] for comparison in of_shape)):
         goals = {f"{result['goal']['ratio']:.2f}" for result in results if "goal" in result}
         cells = [r["failure"] if "failure" in r else f"{r['ratio']:.3f} ({r['spread']:.1%})" for r in results]
         errors = [result["error_over_bound"] for result in results if "error_over_bound" in result]

@@ -41,7 +41,7 @@ extern "C" {
 #endif
 
 #define FOVEA_VERSION_MAJOR 0
-#define FOVEA_VERSION_MINOR 1
+#define FOVEA_VERSION_MINOR 2
 #define FOVEA_VERSION_PATCH 0
 
 /* Enumerations cross the ABI as int32_t. Values never change, new ones are appended, gaps separate groups. */
@@ -102,10 +102,14 @@ enum {
 };
 #define FOVEA_SCORE_TILE_MAX 256 /* most rows and most columns of a score tile */
 
-/* fovea_options.flags */
-#define FOVEA_NO_AMX 1u      /* do not ask the OS for AMX tiles (no effect yet) */
+/* Most threads, or workers of an executor, of a context: the most CPUs that Linux can be built for on x86-64. */
+#define FOVEA_MAX_THREADS 8192
+
+/* fovea_options.flags. FOVEA_NO_AMX and FOVEA_FAST_MATH16 are reserved: accepted, and without any effect in this version, which
+ * neither uses AMX nor computes in 16 bits, with them or without. Bits that are none of these are refused. */
+#define FOVEA_NO_AMX 1u      /* reserved: do not ask the OS for AMX tiles */
 #define FOVEA_IGNORE_ENV 2u  /* do not read FOVEA_ISA from the environment */
-#define FOVEA_FAST_MATH16 4u /* allow 16-bit arithmetic (no effect yet) */
+#define FOVEA_FAST_MATH16 4u /* reserved: permission for 16-bit arithmetic */
 
 /* A view of memory that the caller owns. Axes are [batch, head, seq, dim]. Strides count elements (not bytes), are >= 0, and
  * may be anything on any axis, the innermost included; 0 repeats an input along an axis. The stride of an axis of size 1 is
@@ -168,7 +172,7 @@ typedef struct fovea_params {
   float scale;   /* any finite value; fovea_params_init() sets 1/sqrt(dim_k), or 1 where dim_k is 0 */
   float softcap; /* 0: off; else positive and finite: scores are squeezed into (-softcap, softcap) before any bias */
 
-  int32_t causal; /* 0 or 1: query at position p sees keys 0..p, as with a window_right of 0 */
+  int32_t causal; /* 0 or 1: query at position p sees keys 0..p, as with a window_right of 0, whatever window_right is */
   int32_t align;  /* FOVEA_ALIGN_*: what p is; must name a corner where causal, a window or alibi_slopes is on */
   int64_t window_left, window_right; /* query at position p sees keys p - window_left .. p + window_right; -1: no bound */
 
@@ -211,7 +215,7 @@ typedef struct fovea_params {
 typedef void (*fovea_task_fn)(void *arg, int64_t i, int32_t worker);
 typedef struct fovea_executor {
   uint32_t struct_size; /* sizeof(fovea_executor) of the caller */
-  int32_t num_workers;  /* >= 1 */
+  int32_t num_workers;  /* 1..FOVEA_MAX_THREADS */
   void *user;
   void (*parallel_for)(void *user, fovea_task_fn task, void *arg, int64_t n);
 } fovea_executor;
@@ -222,7 +226,7 @@ typedef struct fovea_options {
   uint32_t struct_size; /* sizeof(fovea_options) of the caller */
   uint32_t flags;       /* FOVEA_NO_AMX, FOVEA_IGNORE_ENV, FOVEA_FAST_MATH16 */
   fovea_isa isa;        /* a level, or FOVEA_ISA_AUTO for the best; an unavailable level is an error, never a fallback */
-  int32_t num_threads;  /* 0 = min(the OpenMP default, CPU affinity, CPU quota); 1 = never enters OpenMP; at most 8192 */
+  int32_t num_threads;  /* 0 = min(the OpenMP default, CPU affinity, CPU quota); 1 = never enters OpenMP; FOVEA_MAX_THREADS */
   const fovea_executor *executor; /* copied; NULL = OpenMP if it was built in, else serial */
 } fovea_options;
 

@@ -80,21 +80,22 @@ struct Params : fovea_params {
     return *this;
   }
 
-  // A corner is FOVEA_ALIGN_TOP_LEFT or FOVEA_ALIGN_BOTTOM_RIGHT, the same for all of these.
+  // These go together in any order: causal and a window permit the keys that both permit, left to 0 keys around the query's own.
+  // A corner is FOVEA_ALIGN_TOP_LEFT or FOVEA_ALIGN_BOTTOM_RIGHT. A call has one: naming the other afterwards throws.
   Params &with_causal(int32_t corner) {
+    set_corner(corner);
     causal = 1;
-    align = corner;
     return *this;
   }
   Params &with_window(int64_t left, int64_t right, int32_t corner) {  // -1: no bound
+    set_corner(corner);
     window_left = left;
     window_right = right;
-    align = corner;
     return *this;
   }
   Params &with_alibi(const float *slopes, int32_t corner) {  // [heads_q]
+    set_corner(corner);
     alibi_slopes = slopes;
-    align = corner;
     return *this;
   }
 
@@ -135,6 +136,11 @@ struct Params : fovea_params {
   }
 
  private:
+  void set_corner(int32_t corner) {
+    if (align != FOVEA_ALIGN_NONE && align != corner)
+      throw Error(FOVEA_ERR_INVALID_ARGUMENT, "align: the call counts positions from another corner already");
+    align = corner;
+  }
   Params &with_input(fovea_tensor &tensor, const float *data) {
     tensor.data = const_cast<float *>(data);  // the C struct serves inputs and outputs; inputs are only read
     return *this;

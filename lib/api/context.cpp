@@ -9,26 +9,22 @@
 namespace fovea {
 namespace {
 
-// The most CPUs that Linux can be built for on x86-64. More would only fail later: libgomp ends the process where it cannot start its
-// threads.
-constexpr int32_t kMaxThreads = 8192;
-
 fovea_status check_options(const fovea_options &o) {
   if (o.struct_size != sizeof o)
     return fail(FOVEA_ERR_STRUCT_SIZE, "options.struct_size: %" PRIu32 " is not that of a version known here (%zu)",
                 o.struct_size, sizeof o);
   if (o.flags & ~(FOVEA_NO_AMX | FOVEA_IGNORE_ENV | FOVEA_FAST_MATH16))
     return fail(FOVEA_ERR_UNSUPPORTED, "options.flags: %#" PRIx32 " has bits unknown to this version", o.flags);
-  if (o.num_threads < 0 || o.num_threads > kMaxThreads)
-    return fail(FOVEA_ERR_INVALID_ARGUMENT, "options.num_threads: %" PRId32 " is not in 0..%" PRId32, o.num_threads, kMaxThreads);
+  if (o.num_threads < 0 || o.num_threads > FOVEA_MAX_THREADS)
+    return fail(FOVEA_ERR_INVALID_ARGUMENT, "options.num_threads: %" PRId32 " is not in 0..%d", o.num_threads, FOVEA_MAX_THREADS);
   const fovea_executor *e = o.executor;
   if (!e) return FOVEA_OK;
   if (e->struct_size != sizeof *e)
     return fail(FOVEA_ERR_STRUCT_SIZE, "executor.struct_size: %" PRIu32 " is not that of a version known here (%zu)",
                 e->struct_size, sizeof *e);
-  if (e->num_workers < 1 || e->num_workers > kMaxThreads)
-    return fail(FOVEA_ERR_INVALID_ARGUMENT, "executor.num_workers: %" PRId32 " is not in 1..%" PRId32, e->num_workers,
-                kMaxThreads);
+  if (e->num_workers < 1 || e->num_workers > FOVEA_MAX_THREADS)
+    return fail(FOVEA_ERR_INVALID_ARGUMENT, "executor.num_workers: %" PRId32 " is not in 1..%d", e->num_workers,
+                FOVEA_MAX_THREADS);
   if (!e->parallel_for) return fail(FOVEA_ERR_NULL_POINTER, "executor.parallel_for: must not be NULL");
   return FOVEA_OK;
 }

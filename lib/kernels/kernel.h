@@ -22,7 +22,7 @@ struct RowRange {
   int64_t first_query, first_key;  // where the entry begins on a packed token axis; else 0
 };
 
-// What one chunk of keys contributes to one row: the maximum that was subtracted (log2 units; -inf: no key permitted), the sum of
+// What one chunk of keys contributes to one row: the maximum that was subtracted (in steps; -inf: no key permitted), the sum of
 // exponentials, and the sum of exponentials times values. Laid out for rows of a range: max[row], sum[row], value[row][dim_v].
 struct Partial {
   float *max, *sum, *value;

@@ -342,7 +342,7 @@ std::string parse(const std::string &text, ProblemLine *line) {
       {"threads",
        [&](Value key, Value value) {
          int64_t threads = 0;
-         const std::string error = parse_integer(key, value, 1, 4096, &threads);
+         const std::string error = parse_integer(key, value, 1, FOVEA_MAX_THREADS, &threads);
          line->threads = static_cast<int32_t>(threads);
          return error;
        }},
@@ -697,20 +697,22 @@ LineReference line_reference(const ProblemLine &line, double most_steps) {
   return reference;
 }
 
-CheckResult check(const ProblemLine &line) { return check(line, line_reference(line)); }
-
-CheckResult check(const ProblemLine &line, const LineReference &reference) {
+CheckResult check(const ProblemLine &line, const LineReference &reference,
+                  const std::function<void(const std::string &)> &on_stage) {
   CheckResult result{"", "", {0, 0, 0, 0, 0, -1, -1}, true, true, reference.rows_checked};
   const ContextPtr context = make_context(line, &result.error);
   if (!context) return result;
   result.level = fovea_isa_name(fovea_context_isa(context.get()));
 
+  on_stage("tensors");
   ProblemData back(line), front(line, true);
   for (const ProblemData *data : {&back, &front}) {
+    on_stage(data == &back ? "first call" : "second call");
     result.error = run_guarded(context.get(), data->params, data == &front);
     if (!result.error.empty()) return result;
     result.gaps_intact = result.gaps_intact && data->output_gaps_intact();
   }
+  on_stage("comparison");
   const auto same = [](const std::vector<float> &a, const std::vector<float> &b) {
     return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
   };

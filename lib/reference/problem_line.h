@@ -2,6 +2,7 @@
 // test prints. Owns the memory of such a call, with guard pages around every tensor and NaN in every gap.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -122,7 +123,9 @@ struct CheckResult {
   int64_t rows_checked;  // against the oracle
   bool ok() const { return error.empty() && gaps_intact && same_bits && verdict.ok(); }
 };
-CheckResult check(const ProblemLine &line);
-CheckResult check(const ProblemLine &line, const LineReference &reference);
+// on_stage is told what comes next, of a line that may take minutes.
+CheckResult check(
+    const ProblemLine &line, const LineReference &reference,
+    const std::function<void(const std::string &)> &on_stage = [](const std::string &) {});
 
 }  // namespace fovea::reference

@@ -235,7 +235,8 @@ def shared_library(files):
         needed = set(re.findall(r"\(NEEDED\).*\[(.*?)\.so", dynamic))
         if extra := needed - {"libc", "libm", "libgomp", "libomp", "libpthread", "ld-linux-aarch64", "ld-linux-x86-64"}:
             problems.append(f"{path} needs {', '.join(sorted(extra))}")
-        for pattern in (r"\(SONAME\).*\[libfovea\.so\.0\]", r"NODELETE"):
+        soname = ".".join(Path(path).name.split(".")[:4])  # libfovea.so.MAJOR.MINOR of the file libfovea.so.MAJOR.MINOR.PATCH
+        for pattern in (rf"\(SONAME\).*\[{re.escape(soname)}\]", r"NODELETE"):
             if not re.search(pattern, dynamic):
                 problems.append(f"{path}: no {pattern} in its dynamic section")
         if "TEXTREL" in dynamic:

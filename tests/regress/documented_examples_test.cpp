@@ -1,6 +1,7 @@
 // The worked examples of docs/semantics.md.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <limits>
@@ -49,6 +50,31 @@ TEST_P(DocumentedExamplesTest, AKeyOfMinusInfinity) {
   EXPECT_EQ(call.out[0], 1.0f);
   EXPECT_EQ(call.lse[0], 0.0f);
   EXPECT_EQ(call.weights[1], 0.0f);
+}
+
+// Strides of masks of the usual shapes give what a mask with all repetitions written out gives.
+TEST_P(DocumentedExamplesTest, MaskStridesOfTheUsualShapes) {
+  const int64_t B = 2, H = 3, Q = 4, K = 5;
+  Call call({B, H, 1, Q, K, 2, 2});
+  call.fill_random(1);
+  EXPECT_TRUE(
+      std::equal(call.params.mask.stride, call.params.mask.stride + 4, std::vector<int64_t>{H * Q * K, Q * K, K, 1}.begin()));
+  const int64_t strides[][4] = {{H * Q * K, Q * K, K, 1}, {K, 0, 0, 1}, {0, Q * K, K, 1}, {0, 0, K, 1}};
+  std::vector<float> bias(size_t(B * H * Q * K)), expanded(bias.size());
+  for (size_t i = 0; i < bias.size(); ++i) bias[i] = float(i * 7 % 11) / 4;
+  std::vector<std::vector<float>> results;
+  for (const auto &s : strides) {
+    for (int64_t i = 0; i < B * H * Q * K; ++i)
+      expanded[size_t(i)] = bias[size_t(i / (H * Q * K) * s[0] + i / (Q * K) % H * s[1] + i / K % Q * s[2] + i % K * s[3])];
+    call.params.mask = {expanded.data(), {H * Q * K, Q * K, K, 1}, FOVEA_F32, 0};
+    run(call);
+    const std::vector<float> wanted = call.out;
+    call.params.mask = {bias.data(), {s[0], s[1], s[2], s[3]}, FOVEA_F32, 0};
+    run(call);
+    EXPECT_EQ(call.out, wanted) << s[0] << ' ' << s[1];
+    results.push_back(call.out);
+  }
+  for (size_t i = 1; i < results.size(); ++i) EXPECT_NE(results[i], results[0]);
 }
 
 // Every step of a score at once.

@@ -1,78 +1,24 @@
-// The code of docs/score-functions.md, word for word, and what it computes against the formulas it is written for.
+// The score functions of docs/score-functions.md, which are those of the programs in examples/, on calls of many tiles and on every
+// level: what they compute is what their formulas say.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <sstream>
 
 #include "support/call.h"
 #include "support/levels.h"
 
-namespace fovea::testing {
-namespace {
-
+extern "C" {  // examples/relative_bias.c and examples/additive_attention.c
 struct RelativeBias {
-  const float *table;  // [heads][2 * furthest + 1], from the key furthest behind the query to the one furthest ahead
+  const float *table;
   int64_t furthest;
 };
-
-void add_relative_bias(void *user, const fovea_score_tile *tile) {
-  const RelativeBias &bias = *static_cast<const RelativeBias *>(user);
-  const float *table = bias.table + tile->head * (2 * bias.furthest + 1) + bias.furthest;
-  for (int64_t i = 0; i < tile->rows; ++i) {
-    for (int64_t j = 0; j < tile->cols; ++j) {
-      const int64_t distance = (tile->col0 + j) - (tile->row0 + i);
-      const int64_t clipped = std::min(std::max(distance, -bias.furthest), bias.furthest);
-      tile->score[i * tile->row_stride + j * tile->col_stride] += table[clipped];
-    }
-  }
+void add_relative_bias(void *user, const fovea_score_tile *tile);
+void additive_attention(void *user, const fovea_score_tile *tile);
 }
 
-fovea_status attend_with_relative_bias(const fovea_context *context, fovea_params *p, RelativeBias *bias) {
-  p->score_mode = FOVEA_SCORE_MODIFY;
-  p->score = add_relative_bias;
-  p->score_user = bias;
-  return fovea_forward(context, p, nullptr, 0);
-}
-
-void additive_attention(void *user, const fovea_score_tile *tile) {
-  const float *w = static_cast<const float *>(user);
-  for (int64_t i = 0; i < tile->rows; ++i) {
-    for (int64_t j = 0; j < tile->cols; ++j) {
-      const float *q = tile->q + i * tile->ldq, *k = tile->k + j * tile->ldk;
-      float score = 0;
-      for (int64_t d = 0; d < tile->dim_k; ++d) score += w[d] * std::tanh(q[d] + k[d]);
-      tile->score[i * tile->row_stride + j * tile->col_stride] = score;
-    }
-  }
-}
-
-fovea_status attend_additively(const fovea_context *context, fovea_params *p, float *w) {
-  p->score_mode = FOVEA_SCORE_REPLACE;
-  p->score = additive_attention;
-  p->score_user = w;
-  return fovea_forward(context, p, nullptr, 0);
-}
-
-std::string text_of(const std::string &path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
-
-TEST(ScoreFunctionDocumentTest, ShowsTheCodeOfThisFile) {
-  const std::string file = __FILE__, folder = file.substr(0, file.rfind("tests/regress/"));
-  const std::string code = text_of(file), page = text_of(folder + "docs/score-functions.md"), fence = "```cpp\n";
-  ASSERT_NE(code, "") << file;
-  int blocks = 0;
-  for (size_t at = page.find(fence); at != std::string::npos; at = page.find(fence, at + 1), ++blocks) {
-    const size_t begin = at + fence.size();
-    const std::string block = page.substr(begin, page.find("```", begin) - begin);
-    EXPECT_NE(code.find("\n" + block), std::string::npos) << block;
-  }
-  EXPECT_EQ(blocks, 4);
-}
+namespace fovea::testing {
+namespace {
 
 class ScoreFunctionExamplesTest : public LevelTest {
  protected:
@@ -108,7 +54,10 @@ TEST_P(ScoreFunctionExamplesTest, RelativeBias) {
     std::vector<float> table;
     for (int64_t n = 0; n < 4 * (2 * kFurthest + 1); ++n) table.push_back(float(std::sin(0.7 * double(n))));
     RelativeBias bias = {table.data(), kFurthest};
-    ASSERT_EQ(attend_with_relative_bias(context(2).get(), &call.params, &bias), FOVEA_OK) << fovea_last_error();
+    call.params.score_mode = FOVEA_SCORE_MODIFY;
+    call.params.score = add_relative_bias;
+    call.params.score_user = &bias;
+    ASSERT_EQ(fovea_forward(context(2).get(), &call.params, nullptr, 0), FOVEA_OK) << fovea_last_error();
     expect_scores(call, [&](int64_t h, int64_t i, int64_t j) {
       double s = 0;
       for (int64_t c = 0; c < 8; ++c) s += double(call.q_at(0, h, i, c)) * double(call.k_at(0, h / 2, j, c));
@@ -124,7 +73,10 @@ TEST_P(ScoreFunctionExamplesTest, AdditiveAttention) {
     call.fill_random(12);
     call.causal(FOVEA_ALIGN_BOTTOM_RIGHT);
     std::vector<float> w = {1, -2, 0.5f, 3, -1, 0.25f};
-    ASSERT_EQ(attend_additively(context(2).get(), &call.params, w.data()), FOVEA_OK) << fovea_last_error();
+    call.params.score_mode = FOVEA_SCORE_REPLACE;
+    call.params.score = additive_attention;
+    call.params.score_user = w.data();
+    ASSERT_EQ(fovea_forward(context(2).get(), &call.params, nullptr, 0), FOVEA_OK) << fovea_last_error();
     expect_scores(call, [&](int64_t h, int64_t i, int64_t j) {
       double s = 0;
       for (int64_t c = 0; c < 6; ++c)

@@ -32,7 +32,7 @@ class ArrayFiles : public testing::Test {
   // The message of the refusal; "" where the file was read.
   static std::string refusal(const std::string &file, const std::string &default_tensor = "q") {
     try {
-      read_array(ArrayPath(file), default_tensor);
+      read_floats(ArrayPath(file), default_tensor);
     } catch (const FileError &error) {
       EXPECT_NE(std::string(error.what()).find(ArrayPath(file).file), std::string::npos)
           << "the file is not named: " << error.what();
@@ -68,30 +68,36 @@ std::string safetensors(const std::string &header, const std::string &data) {
   return bytes_of<uint64_t>({header.size()}) + header + data;
 }
 
+Array floats(const std::vector<int64_t> &shape, const std::vector<float> &numbers) {
+  Array array{shape, FOVEA_F32, std::vector<unsigned char>(numbers.size() * sizeof(float))};
+  if (!numbers.empty()) std::memcpy(array.bytes.data(), numbers.data(), array.bytes.size());
+  return array;
+}
+
 const std::string kFour = bytes_of<float>({1, 2, 3, 4});
 
 TEST_F(ArrayFiles, EveryRankSurvivesARoundTrip) {
   for (const char *file : {"a.npy", "a.safetensors"}) {
     for (const std::vector<int64_t> &shape :
          std::vector<std::vector<int64_t>>{{}, {5}, {2, 3}, {2, 3, 4}, {1, 2, 3, 4}, {0, 7}, {7, 0}}) {
-      Array array{shape, {}};
+      std::vector<float> numbers;
       int64_t count = 1;
       for (const int64_t size : shape) count *= size;
-      for (int64_t i = 0; i < count; ++i) array.data.push_back(static_cast<float>(i) - 0.5f);
+      for (int64_t i = 0; i < count; ++i) numbers.push_back(static_cast<float>(i) - 0.5f);
       ArrayWriter writer;
-      writer.add(ArrayPath(name(file)), "t", array);
+      writer.add(ArrayPath(name(file)), "t", floats(shape, numbers));
       writer.commit();
-      const Array back = read_array(ArrayPath(name(file)), "t");
-      EXPECT_EQ(back.shape, array.shape) << file;
-      EXPECT_EQ(back.data, array.data) << file;
+      const Floats back = read_floats(ArrayPath(name(file)), "t");
+      EXPECT_EQ(back.shape, shape) << file;
+      EXPECT_EQ(back.data, numbers) << file;
     }
   }
 }
 
 TEST_F(ArrayFiles, DataOfWrittenFilesIsAligned) {
   ArrayWriter writer;
-  writer.add(ArrayPath(name("a.npy")), "t", {{3}, {1, 2, 3}});
-  writer.add(ArrayPath(name("a.safetensors")), "t", {{3}, {1, 2, 3}});
+  writer.add(ArrayPath(name("a.npy")), "t", floats({3}, {1, 2, 3}));
+  writer.add(ArrayPath(name("a.safetensors")), "t", floats({3}, {1, 2, 3}));
   writer.commit();
   EXPECT_EQ((std::filesystem::file_size(name("a.npy")) - 3 * sizeof(float)) % 64, 0u);
   EXPECT_EQ((std::filesystem::file_size(name("a.safetensors")) - 3 * sizeof(float)) % 8, 0u);
@@ -100,23 +106,23 @@ TEST_F(ArrayFiles, DataOfWrittenFilesIsAligned) {
 TEST_F(ArrayFiles, NpyVersionsOrdersAndTypesAreRead) {
   const std::vector<float> rows = {1, 2, 3, 4}, columns = {1, 3, 2, 4};
   const std::string c = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }";
-  for (const char version : {1, 2, 3}) EXPECT_EQ(read_array(ArrayPath(put("a.npy", npy(c, kFour, version))), "").data, rows);
+  for (const char version : {1, 2, 3}) EXPECT_EQ(read_floats(ArrayPath(put("a.npy", npy(c, kFour, version))), "").data, rows);
   const std::string f = "{\"descr\":\"<f4\",\"fortran_order\":True,\"shape\":(2,2)}\n";
-  EXPECT_EQ(read_array(ArrayPath(put("f.npy", npy(f, kFour))), "").data, columns);
+  EXPECT_EQ(read_floats(ArrayPath(put("f.npy", npy(f, kFour))), "").data, columns);
   const std::string wide = "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 2), }";
-  EXPECT_EQ(read_array(ArrayPath(put("d.npy", npy(wide, bytes_of<double>({1, 2, 3, 4})))), "").data, rows);
+  EXPECT_EQ(read_floats(ArrayPath(put("d.npy", npy(wide, bytes_of<double>({1, 2, 3, 4})))), "").data, rows);
   const std::string big = "{'descr': '>f4', 'fortran_order': False, 'shape': (1,), }";
-  EXPECT_EQ(read_array(ArrayPath(put("b.npy", npy(big, std::string("\x3f\x80\0\0", 4)))), "").data, std::vector<float>{1});
+  EXPECT_EQ(read_floats(ArrayPath(put("b.npy", npy(big, std::string("\x3f\x80\0\0", 4)))), "").data, std::vector<float>{1});
 }
 
 TEST_F(ArrayFiles, FortranOrderOfThreeAxesIsTurnedRound) {
   const std::string header = "{'descr': '<f4', 'fortran_order': True, 'shape': (2, 1, 3), }";
-  const Array array = read_array(ArrayPath(put("a.npy", npy(header, bytes_of<float>({0, 10, 1, 11, 2, 12})))), "");
+  const Floats array = read_floats(ArrayPath(put("a.npy", npy(header, bytes_of<float>({0, 10, 1, 11, 2, 12})))), "");
   EXPECT_EQ(array.data, (std::vector<float>{0, 1, 2, 10, 11, 12}));
 }
 
 template <class T>
-std::vector<T> numbers_of(const Mask &mask) {
+std::vector<T> numbers_of(const Array &mask) {
   std::vector<T> numbers(mask.bytes.size() / sizeof(T));
   std::memcpy(numbers.data(), mask.bytes.data(), mask.bytes.size());
   return numbers;
@@ -129,24 +135,24 @@ TEST_F(ArrayFiles, MasksOfEveryTypeAreRead) {
   const auto read = [&](const std::string &descr, const std::string &data) {
     return read_mask(ArrayPath(put("m.npy", npy(of_type(descr), data))), "");
   };
-  const Mask booleans = read("|b1", std::string("\0\1", 2));
+  const Array booleans = read("|b1", std::string("\0\1", 2));
   EXPECT_EQ(booleans.dtype, FOVEA_BOOL);
   EXPECT_EQ(booleans.shape, (std::vector<int64_t>{2, 1}));
   EXPECT_EQ(booleans.bytes, (std::vector<unsigned char>{0, 1}));
-  const Mask half = read("<f2", bytes_of<uint16_t>({0x3c00, 0xfc00}));
+  const Array half = read("<f2", bytes_of<uint16_t>({0x3c00, 0xfc00}));
   EXPECT_EQ(half.dtype, FOVEA_F16);
   EXPECT_EQ(numbers_of<uint16_t>(half), (std::vector<uint16_t>{0x3c00, 0xfc00}));
   EXPECT_EQ(numbers_of<uint16_t>(read(">f2", std::string("\x3c\0\xfc\0", 4))), (std::vector<uint16_t>{0x3c00, 0xfc00}));
-  const Mask single = read("<f4", bytes_of<float>({1, -2}));
+  const Array single = read("<f4", bytes_of<float>({1, -2}));
   EXPECT_EQ(single.dtype, FOVEA_F32);
   EXPECT_EQ(numbers_of<float>(single), (std::vector<float>{1, -2}));
-  const Mask brain =
+  const Array brain =
       read_mask(ArrayPath(put("m.safetensors", safetensors(R"({"m":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}})",
                                                            bytes_of<uint16_t>({0x3f80, 0xff80})))),
                 "");
   EXPECT_EQ(brain.dtype, FOVEA_BF16);
   EXPECT_EQ(numbers_of<uint16_t>(brain), (std::vector<uint16_t>{0x3f80, 0xff80}));
-  const Mask truths =
+  const Array truths =
       read_mask(ArrayPath(put("m.safetensors",
                               safetensors(R"({"m":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}})", std::string("\1\0", 2)))),
                 "");
@@ -154,11 +160,54 @@ TEST_F(ArrayFiles, MasksOfEveryTypeAreRead) {
   EXPECT_EQ(truths.bytes, (std::vector<unsigned char>{1, 0}));
 }
 
+TEST_F(ArrayFiles, NumbersOf16BitsKeepTheirBits) {
+  const std::vector<unsigned char> bytes = {0x00, 0x3c, 0x01, 0xfc};
+  const auto round_trip = [&](const std::string &file, fovea_dtype dtype) {
+    ArrayWriter writer;
+    writer.add(ArrayPath(name(file)), "t", {{2}, dtype, bytes});
+    writer.commit();
+    const Array back = read_array(ArrayPath(name(file)), "t");
+    EXPECT_EQ(back.dtype, dtype) << file;
+    EXPECT_EQ(back.shape, std::vector<int64_t>{2}) << file;
+    EXPECT_EQ(back.bytes, bytes) << file;
+  };
+  round_trip("h.npy", FOVEA_F16);
+  round_trip("h.safetensors", FOVEA_F16);
+  round_trip("b.safetensors", FOVEA_BF16);
+  ArrayWriter writer;
+  EXPECT_THROW(writer.add(ArrayPath(name("b.npy")), "t", {{2}, FOVEA_BF16, bytes}), FileError);
+}
+
+TEST_F(ArrayFiles, WhatIsAddedMayBeFilledUntilItIsWritten) {
+  ArrayWriter writer;
+  Array &first = writer.add(ArrayPath(name("a.safetensors")), "first", floats({1}, {0}));
+  for (const char *more : {"b", "c", "d"}) writer.add(ArrayPath(name("a.safetensors")), more, floats({1}, {0}));
+  writer.add(ArrayPath(name("e.npy")), "e", floats({1}, {0}));
+  first = floats({1}, {7});
+  writer.commit();
+  EXPECT_EQ(read_floats(ArrayPath(name("a.safetensors:first")), "").data, std::vector<float>{7});
+}
+
+TEST_F(ArrayFiles, FilesAreTheSameByWhateverNameLeadsThere) {
+  put("a.npy", "a");
+  put("b.npy", "a");
+  std::filesystem::create_hard_link(name("a.npy"), name("hard.npy"));
+  std::filesystem::create_symlink("a.npy", name("soft.npy"));
+  std::filesystem::create_directory_symlink(".", name("here"));
+  for (const char *other : {"a.npy", "./a.npy", "hard.npy", "soft.npy", "here/a.npy", "here/soft.npy"}) {
+    EXPECT_TRUE(is_same_file(name("a.npy"), name(other))) << other;
+  }
+  EXPECT_TRUE(is_same_file(name("new.npy"), name("here/new.npy"))) << "where there is none yet";
+  EXPECT_FALSE(is_same_file(name("a.npy"), name("b.npy")));
+  EXPECT_FALSE(is_same_file(name("a.npy"), name("new.npy")));
+  EXPECT_FALSE(is_same_file(name("new.npy"), name("other.npy")));
+}
+
 TEST_F(ArrayFiles, AFiniteMaskValueStaysFinite) {
   const std::string header = "{'descr': '<f8', 'fortran_order': False, 'shape': (4,), }";
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   constexpr float kLargest = std::numeric_limits<float>::max();
-  const Mask mask = read_mask(ArrayPath(put("m.npy", npy(header, bytes_of<double>({-1e300, 1e300, -kInfinity, 0.1})))), "");
+  const Array mask = read_mask(ArrayPath(put("m.npy", npy(header, bytes_of<double>({-1e300, 1e300, -kInfinity, 0.1})))), "");
   EXPECT_EQ(mask.dtype, FOVEA_F32);
   EXPECT_EQ(numbers_of<float>(mask), (std::vector<float>{-kLargest, kLargest, -std::numeric_limits<float>::infinity(), 0.1f}));
 }
@@ -243,13 +292,13 @@ TEST_F(ArrayFiles, TheTensorIsFoundByName) {
       put("two.safetensors", safetensors(R"({"__metadata__":{"a":"b"},"k":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
                                          R"("q":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}})",
                                          kFour));
-  EXPECT_EQ(read_array(ArrayPath(two), "q").data, (std::vector<float>{3, 4}));
-  EXPECT_EQ(read_array(ArrayPath(two + ":k"), "q").data, (std::vector<float>{1, 2}));
+  EXPECT_EQ(read_floats(ArrayPath(two), "q").data, (std::vector<float>{3, 4}));
+  EXPECT_EQ(read_floats(ArrayPath(two + ":k"), "q").data, (std::vector<float>{1, 2}));
   EXPECT_NE(refusal(two, "v").find("there are: k, q"), std::string::npos);
   EXPECT_EQ(safetensors_metadata(two), nlohmann::json({{"a", "b"}}));
   const std::string one =
       put("one.safetensors", safetensors(R"({"x":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}})", kFour));
-  EXPECT_EQ(read_array(ArrayPath(one), "q").data, (std::vector<float>{1, 2, 3, 4}));
+  EXPECT_EQ(read_floats(ArrayPath(one), "q").data, (std::vector<float>{1, 2, 3, 4}));
   EXPECT_EQ(safetensors_metadata(one), nlohmann::json::object());
 }
 
@@ -263,21 +312,21 @@ TEST_F(ArrayFiles, NamesOfOtherKindsOfFilesAreRefused) {
 TEST_F(ArrayFiles, NothingAppearsUnlessAllIsWritten) {
   {
     ArrayWriter writer;
-    writer.add(ArrayPath(name("a.npy")), "a", {{1}, {1}});
-    writer.add(ArrayPath(name("no/such/folder/b.npy")), "b", {{1}, {1}});
+    writer.add(ArrayPath(name("a.npy")), "a", floats({1}, {1}));
+    writer.add(ArrayPath(name("no/such/folder/b.npy")), "b", floats({1}, {1}));
     EXPECT_THROW(writer.commit(), FileError);
   }
   EXPECT_EQ(files(), 0u);
   {
     ArrayWriter writer;
-    writer.add(ArrayPath(name("a.npy")), "a", {{1}, {1}});
+    writer.add(ArrayPath(name("a.npy")), "a", floats({1}, {1}));
   }
   EXPECT_EQ(files(), 0u) << "an array that was not committed";
   std::filesystem::create_directory(name("d.npy"));
   {
     ArrayWriter writer;
-    writer.add(ArrayPath(name("a.npy")), "a", {{1}, {1}});
-    writer.add(ArrayPath(name("d.npy")), "d", {{1}, {1}});
+    writer.add(ArrayPath(name("a.npy")), "a", floats({1}, {1}));
+    writer.add(ArrayPath(name("d.npy")), "d", floats({1}, {1}));
     EXPECT_THROW(writer.commit(), FileError);
   }
   EXPECT_EQ(files(), 1u) << "the folder alone";
@@ -286,22 +335,22 @@ TEST_F(ArrayFiles, NothingAppearsUnlessAllIsWritten) {
 TEST_F(ArrayFiles, AFileThatCannotBeWrittenIsLeftAsItWas) {
   put("a.npy", "precious");
   ArrayWriter writer;
-  writer.add(ArrayPath(name("a.npy")), "a", {{1}, {1}});
-  writer.add(ArrayPath(name("no/such/folder/b.npy")), "b", {{1}, {1}});
+  writer.add(ArrayPath(name("a.npy")), "a", floats({1}, {1}));
+  writer.add(ArrayPath(name("no/such/folder/b.npy")), "b", floats({1}, {1}));
   EXPECT_THROW(writer.commit(), FileError);
   EXPECT_EQ(std::filesystem::file_size(name("a.npy")), 8u);
 }
 
 TEST_F(ArrayFiles, OutputsShareASafetensorsFileButNoNameAndNoNpyFile) {
   ArrayWriter writer;
-  writer.add(ArrayPath(name("a.safetensors")), "out", {{2}, {1, 2}});
-  writer.add(ArrayPath(name("./a.safetensors")), "lse", {{1}, {3}});
-  EXPECT_THROW(writer.add(ArrayPath(name("a.safetensors:out")), "weights", {{1}, {4}}), FileError);
-  writer.add(ArrayPath(name("b.npy")), "out", {{1}, {4}});
-  EXPECT_THROW(writer.add(ArrayPath(name("b.npy")), "lse", {{1}, {4}}), FileError);
+  writer.add(ArrayPath(name("a.safetensors")), "out", floats({2}, {1, 2}));
+  writer.add(ArrayPath(name("./a.safetensors")), "lse", floats({1}, {3}));
+  EXPECT_THROW(writer.add(ArrayPath(name("a.safetensors:out")), "weights", floats({1}, {4})), FileError);
+  writer.add(ArrayPath(name("b.npy")), "out", floats({1}, {4}));
+  EXPECT_THROW(writer.add(ArrayPath(name("b.npy")), "lse", floats({1}, {4})), FileError);
   writer.commit();
-  EXPECT_EQ(read_array(ArrayPath(name("a.safetensors:lse")), "").data, std::vector<float>{3});
-  EXPECT_EQ(read_array(ArrayPath(name("a.safetensors")), "out").data, (std::vector<float>{1, 2}));
+  EXPECT_EQ(read_floats(ArrayPath(name("a.safetensors:lse")), "").data, std::vector<float>{3});
+  EXPECT_EQ(read_floats(ArrayPath(name("a.safetensors")), "out").data, (std::vector<float>{1, 2}));
   EXPECT_EQ(files(), 2u);
 }
 

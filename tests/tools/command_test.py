@@ -2,9 +2,11 @@
 
 Usage: command_test.py PATH_OF_FOVEA SOURCE_FOLDER [unittest arguments]. Needs tools/requirements.txt.
 """
+import contextlib
 import json
 import os
 import pathlib
+import pty
 import shutil
 import subprocess
 import sys
@@ -279,7 +281,7 @@ class Run(CommandTest):
         report = self.json("run", *files, "--window-left=2", "--softcap=3", "--align=top-left", "--alibi=standard")
         self.assertEqual(report["window"], [2, -1])
         self.assertEqual((report["softcap"], report["align"], report["alibi"]), (3, "top-left", "standard"))
-        self.assertEqual(report["mask"], {"from": "mask.npy", "shape": [4, 4]})
+        self.assertEqual(report["mask"], {"from": "mask.npy", "shape": [4, 4], "dtype": "bool"})
 
     def test_safetensors_in_and_out(self):
         q, k, v = self.normal(2, 4, 8), self.normal(2, 7, 8), self.normal(2, 7, 3)
@@ -313,7 +315,7 @@ class Run(CommandTest):
         (self.folder / "text.npy").write_text("not numpy")
         whole = (self.folder / "k.npy").read_bytes()
         (self.folder / "short.npy").write_bytes(whole[:-1])
-        self.save(integers=np.zeros((4, 8), np.int32), half=np.zeros((4, 8), np.float16), complex=np.zeros((4, 8), np.complex64),
+        self.save(integers=np.zeros((4, 8), np.int32), half=np.float16([0]), complex=np.zeros((4, 8), np.complex64),
                   line=self.normal(4), five=self.normal(1, 1, 1, 4, 8), deep=self.normal(1, 4, 8), narrow=self.normal(4, 7),
                   long=self.normal(5, 8), heads3=self.normal(3, 4, 8), heads2=self.normal(2, 4, 8), batch=self.normal(2, 1, 4, 8),
                   four=self.normal(1, 1, 4, 8))
@@ -334,14 +336,14 @@ class Run(CommandTest):
         refused("--k", "text.npy", "not an .npy file", k="text.npy")
         refused("--v", "short.npy", "ends within", v="short.npy")
         refused("--q", "<i4", q="integers.npy")
-        refused("--q", "<f2", q="half.npy")
+        refused("--sinks", "<f2", sinks="half.npy")
         refused("--q", "<c8", q="complex.npy")
         refused("--q", "line.npy", "[4]", q="line.npy")
         refused("--q", "five.npy", q="five.npy")
         refused("--k", "number of axes", k="deep.npy")
         refused("--k", "dim", "7", k="narrow.npy")
         refused("--v", "seq", "5", v="long.npy")
-        refused("heads", q="heads3.npy", k="heads2.npy", v="heads2.npy")
+        refused("--q", "heads is 3", "--k, 2", q="heads3.npy", k="heads2.npy", v="heads2.npy")
         refused("--v", "heads", q="heads2.npy", k="heads2.npy", v="heads3.npy")
         refused("--k", "batch", q="batch.npy", k="four.npy", v="four.npy")
         refused("--q", "two.safetensors", "a, b", q="two.safetensors")
@@ -356,26 +358,26 @@ class Run(CommandTest):
         refused("--mask", "<i4", mask="integers.npy")
         refused("--sinks", "<i4", sinks="two.npy")
         refused("--sinks", "[4]", "[1]", sinks="line.npy")
-        refused("alibi_slopes[0]", alibi="slopes.npy", align="top-left")
-        refused("align", alibi="standard")
-        refused("align", **{"window-left": "3"})
+        refused("--alibi[0]", alibi="slopes.npy", align="top-left")
+        refused("--align", "--alibi", alibi="standard")
+        refused("--align", "--window-left", **{"window-left": "3"})
         refused("--align", "bottom-right", "top-left", align="bottom-right", causal="top-left")
-        refused("window_left", align="top-left", **{"window-left": "-2"})
-        refused("softcap", softcap="-1")
-        refused("softcap", softcap="nan")
+        refused("--window-left: -2", align="top-left", **{"window-left": "-2"})
+        refused("--softcap: -1", softcap="-1")
+        refused("--softcap: nan", softcap="nan")
         refused("--seqlens-q", "[2]", "[1]", **{"seqlens-q": "two.npy"})
         refused("--seqlens-kv", "q.npy", "<f4", **{"seqlens-kv": "q.npy"})
         refused("--seqlens-kv", "1099511627776", **{"seqlens-kv": "wide.npy"})
-        refused("seqlens_kv[0]", **{"seqlens-kv": "minus.npy"})
-        refused("cu_seqlens_q", weights="", **{"cu-seqlens-q": "falling.npy", "cu-seqlens-kv": "two.npy"})
-        refused("cu_seqlens_kv", weights="", **{"cu-seqlens-kv": "beyond.npy"})
-        refused("seqlens_q", weights="", **{"cu-seqlens-q": "two.npy", "seqlens-q": "one.npy"})
-        refused("weights", **{"cu-seqlens-q": "two.npy"})
-        refused("--q", "batch is 2", "--cu-seqlens-q", q="batch.npy", k="four.npy", v="four.npy", **{"cu-seqlens-q": "two.npy"})
-        refused("--cu-seqlens-kv", "batch", "--cu-seqlens-q", **{"cu-seqlens-q": "two.npy", "cu-seqlens-kv": "one.npy"})
-        refused("--cu-seqlens-q", "[4, 8]", **{"cu-seqlens-q": "integers.npy"})
-        refused("scale", scale="nan")
-        refused("scale", scale="inf")
+        refused("--seqlens-kv[0]: -1", **{"seqlens-kv": "minus.npy"})
+        refused("--cu-seqlens-q[1]", weights="", **{"cu-seqlens-q": "falling.npy", "cu-seqlens-kv": "two.npy"})
+        refused("--cu-seqlens-kv[1]", weights="", **{"cu-seqlens-kv": "beyond.npy"})
+        refused("--seqlens-q", "--cu-seqlens-q", weights="", **{"cu-seqlens-q": "two.npy", "seqlens-q": "one.npy"})
+        refused("--weights", "--cu-seqlens-q", **{"cu-seqlens-q": "two.npy"})
+        refused("--q", "batch is 2", "--cu-seqlens-q", q="batch.npy", k="four.npy", v="four.npy", weights="", **{"cu-seqlens-q": "two.npy"})
+        refused("--cu-seqlens-kv", "batch", "--cu-seqlens-q", weights="", **{"cu-seqlens-q": "two.npy", "cu-seqlens-kv": "one.npy"})
+        refused("--cu-seqlens-q", "[4, 8]", weights="", **{"cu-seqlens-q": "integers.npy"})
+        refused("--scale: nan", scale="nan")
+        refused("--scale: inf", scale="inf")
         refused("nonsense", isa="nonsense")
 
     def test_a_result_that_memory_cannot_hold_is_refused(self):
@@ -385,12 +387,97 @@ class Run(CommandTest):
         self.assertIn("memory", process.stderr)
         self.assertEqual(self.files(), ["k.npy", "q.npy", "v.npy"])
 
-    def test_a_result_replaces_the_old_one_even_its_own_input(self):
+    def test_a_result_replaces_the_old_one(self):
         q = self.normal(4, 4)
-        self.save(q=q, k=q, v=q)
-        self.fovea("run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "q.npy")
-        self.assert_close(np.load(self.folder / "q.npy"), attention(q, q, q)[0])
-        self.assertEqual(self.files(), ["k.npy", "q.npy", "v.npy"])
+        self.save(q=q, k=q, v=q, out=self.normal(7))
+        self.run_files()
+        self.assert_close(np.load(self.folder / "out.npy"), attention(q, q, q)[0])
+        self.assertEqual(self.files(), ["k.npy", "out.npy", "q.npy", "v.npy"])
+
+    def test_an_output_that_is_an_input_or_another_output_is_refused(self):
+        q = self.normal(4, 4)
+        self.save(q=q, k=q, v=q, mask=np.full((4, 4), True), old=q)
+        save_file({"q": q, "old": q}, self.folder / "in.safetensors")
+        (self.folder / "hard.npy").hardlink_to(self.folder / "k.npy")
+        (self.folder / "soft.npy").symlink_to("v.npy")
+        (self.folder / "here").symlink_to(".")
+        (self.folder / "same.npy").symlink_to("old.npy")
+        (self.folder / "soft.safetensors").symlink_to("in.safetensors")
+        before = {path.name: path.read_bytes() for path in self.folder.iterdir() if path.is_file()}
+
+        def refused(*mentions, **changed):
+            arguments = {"q": "q.npy", "k": "k.npy", "v": "v.npy", "out": "out.npy", **changed}
+            process = self.fovea("run", *(f"--{name}={value}" for name, value in arguments.items()), wanted=IMPOSSIBLE)
+            for mention in mentions:
+                self.assertIn(mention, process.stderr)
+            self.assertEqual({path.name: path.read_bytes() for path in self.folder.iterdir() if path.is_file()}, before)
+
+        refused("--out", "--q", out="q.npy")
+        refused("--out", "--q", out="./q.npy")
+        refused("--lse", "--q", lse=self.folder / "q.npy")
+        refused("--weights", "--k", weights="hard.npy")
+        refused("--out", "--v", out="soft.npy")
+        refused("--out", "--v", out="here/v.npy")
+        refused("--lse", "--mask", lse="mask.npy", mask="mask.npy")
+        refused("--out", "--q", q="in.safetensors:q", out="in.safetensors:out")
+        refused("--weights", "out.npy", weights="here/out.npy")
+        refused("--lse", "old.npy", out="same.npy", lse="old.npy")
+        refused("--lse", "in.safetensors", out="soft.safetensors", lse="in.safetensors")
+        # One .safetensors file for several outputs is none of these, whatever way leads there.
+        self.run_files("--weights=new.safetensors", "--lse=here/new.safetensors")
+        self.assertEqual(sorted(load_file(self.folder / "new.safetensors")), ["lse", "weights"])
+
+    def test_16_bit_inputs_are_computed_with_as_they_are(self):
+        q, k, v = (self.normal(*shape) for shape in ((2, 9, 8), (2, 21, 8), (2, 21, 5)))
+        half = {name: array.astype(np.float16) for name, array in (("q", q), ("k", k), ("v", v))}
+        self.save(**half)
+        save_file(half, self.folder / "half.safetensors")
+        upper = {name: as_bfloat16(array) for name, array in (("q", q), ("k", k), ("v", v))}
+        for name, array in upper.items():
+            self.save_safetensors(f"{name}.bf16.safetensors", "BF16", array)
+        brain = {name: (array.astype(np.uint32) << 16).view(np.float32) for name, array in upper.items()}
+
+        def assert_rounded(actual, wanted, roundoff):
+            np.testing.assert_allclose(actual.astype(np.float64), wanted, rtol=1.01 * roundoff, atol=1e-6)
+
+        report = self.json("run", "--q=q.npy", "--k=k.npy", "--v=half.safetensors", "--out=out.npy", "--lse=lse.npy")
+        self.assertEqual([report[name]["dtype"] for name in ("q", "k", "v", "out", "lse")], ["f16"] * 4 + ["f32"])
+        out, _, lse = attention(half["q"], half["k"], half["v"])
+        self.assertEqual(np.load(self.folder / "out.npy").dtype, np.float16)
+        assert_rounded(np.load(self.folder / "out.npy"), out, 2**-11)
+        self.assert_close(np.load(self.folder / "lse.npy"), lse)
+
+        files = [f"--{name}={name}.bf16.safetensors" for name in "qkv"]
+        self.assertEqual(self.json("run", *files, "--out=out.safetensors")["out"]["dtype"], "bf16")
+        content = (self.folder / "out.safetensors").read_bytes()
+        start = 8 + int.from_bytes(content[:8], "little")
+        self.assertEqual(json.loads(content[8:start])["out"], {"dtype": "BF16", "shape": [2, 9, 5], "data_offsets": [0, 180]})
+        bits = np.frombuffer(content, np.uint16, offset=start).reshape(2, 9, 5)
+        assert_rounded((bits.astype(np.uint32) << 16).view(np.float32), attention(brain["q"], brain["k"], brain["v"])[0], 2**-8)
+
+        # Types may be mixed, and that of the result named.
+        self.json("run", "--q=q.npy", "--k=k.bf16.safetensors", "--v=half.safetensors", "--out=out.npy", "--out-dtype=f32")
+        self.assert_close(np.load(self.folder / "out.npy"), attention(half["q"], brain["k"], half["v"])[0])
+        (self.folder / "out.npy").unlink()
+        process = self.fovea("run", *files, "--out=out.npy", wanted=IMPOSSIBLE)
+        self.assertIn("--out", process.stderr)
+        self.assertIn("bfloat16", process.stderr)
+        self.assertFalse((self.folder / "out.npy").exists())
+        self.fovea("run", *files, "--out=out.npy", "--out-dtype=f64", wanted=IMPOSSIBLE)
+
+    def test_what_the_library_refuses_is_called_by_its_option(self):
+        q = self.normal(4, 4)
+        self.save(q=q, k=q, v=q, long=np.int32([9]), slopes=np.float32([np.inf]))
+
+        def text(*options):
+            return self.fovea("run", "--q=q.npy", "--k=k.npy", "--v=v.npy", "--out=out.npy", *options, wanted=IMPOSSIBLE).stderr
+
+        self.assertEqual(text("--softcap=-1"), "fovea: --softcap: -1 is negative\n")
+        self.assertEqual(text("--window-left=3"), "fovea: --align: must name a corner where --window-left is on\n")
+        self.assertEqual(text("--seqlens-kv=long.npy"), "fovea: --seqlens-kv[0]: 9 is not in 0..4\n")
+        self.assertTrue(text("--alibi=slopes.npy", "--align=top-left").startswith("fovea: --alibi[0]: "))
+        refused = [level["name"] for level in self.json("info")["levels"] if not level["usable"]]
+        self.assertTrue(text(f"--isa={refused[0]}").startswith(f"fovea: --isa: {refused[0]}: "))
 
     @unittest.skipUnless(pathlib.Path("/dev/full").exists(), "there is no /dev/full")
     def test_a_full_standard_output_is_an_error(self):
@@ -443,13 +530,30 @@ class Check(CommandTest):
 
     def test_a_problem_that_memory_cannot_hold_is_refused(self):
         large = ["sq=2000000 skv=2000000 weights=1", "b=2147483648 hq=2147483648 hkv=2147483648 sq=2147483648",
-                 "sq=3000000 skv=3000000 mask=f32"]
+                 "sq=3000000 skv=3000000 mask=f32", "b=2147483648 sq=0 skv=0", "threads=8192 dk=65536"]
         report = self.json("check", *large, "sq=3 skv=4", wanted=IMPOSSIBLE)
-        self.assertEqual((report["passed"], report["failed"], report["refused"]), (1, 0, 3))
-        for entry in report["problems"][:3]:
+        self.assertEqual((report["passed"], report["failed"], report["refused"]), (1, 0, len(large)))
+        for entry in report["problems"][:-1]:
             self.assertIn("memory", entry["error"])
             self.assertFalse(entry["ok"])
         self.assertIn("too large", self.fovea("check", large[0], wanted=IMPOSSIBLE).stdout)
+
+    def test_a_terminal_sees_what_a_check_is_at_and_nothing_else_does(self):
+        line = "sq=20 skv=30 dk=4 dv=4"
+        here, there = pty.openpty()
+        process = subprocess.run([FOVEA, "check", line, line], stdout=subprocess.PIPE, stderr=there, text=True, timeout=60)
+        os.close(there)
+        seen = b""
+        with contextlib.suppress(OSError):  # how the end shows
+            while part := os.read(here, 65536):
+                seen += part
+        os.close(here)
+        self.assertEqual(process.returncode, OK)
+        for stage in ("oracle", "tensors", "first call", "second call", "comparison"):
+            for place in ("1 of 2", "2 of 2"):
+                self.assertIn(f"problem {place}: {stage}, 0 s", seen.decode())
+        self.assertTrue(seen.endswith(b"\r\x1b[K"), "the line is wiped")
+        self.assertEqual(self.fovea("check", line, line).stderr, "")
 
     def test_lines_come_from_arguments_files_and_standard_input(self):
         (self.folder / "lines").write_text("# a comment\n\nsq=3\nsq=4 skv=9\n")
@@ -506,10 +610,18 @@ class Saturation(CommandTest):
         saved = json.loads((self.folder / "first/saturation.json").read_text())
         self.assertEqual(saved["scores"], report["scores"])
 
-    def test_without_python_the_numbers_are_written_and_the_way_to_draw_is_said(self):
-        process = self.fovea("saturation", *self.DRAWS, "--out", "figures", "--python", "no-such-python")
-        self.assertIn("plot_saturation.py", process.stderr)
-        self.assertEqual([path.name for path in (self.folder / "figures").iterdir()], ["saturation.json"])
+    def test_figures_that_cannot_be_drawn_are_an_error_and_the_numbers_stay(self):
+        for python in ("no-such-python", shutil.which("false")):
+            process = self.fovea("saturation", *self.DRAWS, "--out", "figures", "--python", python, wanted=IMPOSSIBLE)
+            for mention in (python, "--python", "--no-figures"):
+                self.assertIn(mention, process.stderr)
+            self.assertEqual([path.name for path in (self.folder / "figures").iterdir()], ["saturation.json"])
+
+    def test_figures_that_are_not_asked_for_need_no_python(self):
+        report = self.json("saturation", *self.DRAWS, "--out", "numbers", "--no-figures", "--python", "no-such-python")
+        self.assertEqual(report["written"], ["numbers/saturation.json"])
+        self.assertEqual([path.name for path in (self.folder / "numbers").iterdir()], ["saturation.json"])
+        self.fovea("saturation", *self.DRAWS, "--no-figures", wanted=IMPOSSIBLE)
 
     def test_a_folder_that_cannot_be_made_is_an_error(self):
         (self.folder / "file").write_text("")

@@ -12,14 +12,25 @@ PAGES = [SOURCE / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.m
 PAGES += sorted((SOURCE / "docs").glob("*.md"))
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", (SOURCE / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+def blocks(language, page="README.md"):
+    return re.findall(rf"^```{language}\n(.*?)^```$", (SOURCE / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+def example(name):
+    return (SOURCE / "examples" / name).read_text()
+
+
+def anchors(page):
+    """What a link into a page may name: its headings, as GitHub writes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 class Readme(unittest.TestCase):
     def test_programs_are_those_that_are_built_and_run(self):
-        self.assertEqual(blocks("c"), [(SOURCE / "examples/attention.c").read_text()])
-        self.assertEqual(blocks("cpp"), [(SOURCE / "examples/attention.cpp").read_text()])
+        self.assertEqual(blocks("c"), [example("attention.c")])
+        self.assertEqual(blocks("cpp"), [example("attention.cpp")])
+        self.assertEqual(blocks("c", "docs/score-functions.md"), [example("relative_bias.c"), example("additive_attention.c")])
 
     def test_links_lead_to_files(self):
         links = [(page, target) for page in PAGES for target in re.findall(r"\]\(([^)]+)\)", page.read_text())]
@@ -27,6 +38,20 @@ class Readme(unittest.TestCase):
         self.assertGreater(len(files), 5)
         for page, file in files:
             self.assertTrue((page.parent / file).exists(), f"{page.name}: {file}")
+
+    def test_links_into_a_page_lead_to_headings(self):
+        links = [(page, target) for page in PAGES for target in re.findall(r"\]\(([^):]*#[^)]+)\)", page.read_text())]
+        self.assertGreater(len(links), 5)
+        for page, target in links:
+            file, anchor = target.split("#")
+            self.assertIn(anchor, anchors(page.parent / file if file else page), f"{page.name}: {target}")
+
+    def test_the_contents_of_semantics_are_its_headings(self):
+        page = SOURCE / "docs/semantics.md"
+        contents = re.search(r"^## Contents\n(.*?)^## ", page.read_text(), re.MULTILINE | re.DOTALL).group(1)
+        listed = re.findall(r"\[([^\]]+)\]\(#", contents)
+        headings = re.findall(r"^###? (.*)$", page.read_text(), re.MULTILINE)
+        self.assertEqual(listed, [heading for heading in headings if heading != "Contents"])
 
     def test_named_files_exist(self):
         for page in PAGES:

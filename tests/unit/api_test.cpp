@@ -912,17 +912,43 @@ TEST(Context, WrongOptionsAreNamed) {
   expect(with([](auto &o) { o.isa = 12; }), FOVEA_ERR_INVALID_ARGUMENT, "options.isa: 12");
   expect(with([](auto &o) { o.isa = -1; }), FOVEA_ERR_INVALID_ARGUMENT, "options.isa: -1");
   expect(with([](auto &o) { o.num_threads = -1; }), FOVEA_ERR_INVALID_ARGUMENT, "options.num_threads: -1");
-  expect(with([](auto &o) { o.num_threads = 1 << 30; }), FOVEA_ERR_INVALID_ARGUMENT, "options.num_threads: ");
+  expect(with([](auto &o) { o.num_threads = FOVEA_MAX_THREADS + 1; }), FOVEA_ERR_INVALID_ARGUMENT, "options.num_threads: 8193");
   const fovea_options o = with([&](auto &options) { options.executor = &executor; });
   executor.struct_size = 4;
   expect(o, FOVEA_ERR_STRUCT_SIZE, "executor.struct_size: 4");
   executor = good;
   executor.num_workers = 0;
   expect(o, FOVEA_ERR_INVALID_ARGUMENT, "executor.num_workers: 0");
+  executor.num_workers = FOVEA_MAX_THREADS + 1;
+  expect(o, FOVEA_ERR_INVALID_ARGUMENT, "executor.num_workers: 8193");
   executor = good;
   executor.parallel_for = nullptr;
   expect(o, FOVEA_ERR_NULL_POINTER, "executor.parallel_for: ");
   EXPECT_EQ(calls, 0);
+}
+
+TEST(Context, ReservedFlagsAreAcceptedAndChangeNoBit) {
+  const auto results = [](uint32_t flags) {
+    fovea_options o = default_options();
+    o.flags = flags;
+    fovea_context *context = nullptr;
+    EXPECT_EQ(fovea_context_create(&o, &context), FOVEA_OK) << fovea_last_error();
+    std::vector<uint16_t> inputs(3 * 40 * 24), out(40 * 24);  // float16, where 16-bit arithmetic would be tempting
+    for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = uint16_t(0x3400 + 37 * i % 0x800 + (i % 3 ? 0x8000 : 0));
+    fovea_params p = params_of(1, 1, 1, 40, 40, 24, 24);
+    fovea_tensor *const tensors[] = {&p.q, &p.k, &p.v};
+    for (size_t i = 0; i < 3; ++i) tensors[i]->data = inputs.data() + i * out.size(), tensors[i]->dtype = FOVEA_F16;
+    p.out.data = out.data(), p.out.dtype = FOVEA_F16;
+    EXPECT_EQ(fovea_forward(context, &p, nullptr, 0), FOVEA_OK) << fovea_last_error();
+    const fovea_isa level = fovea_context_isa(context);
+    fovea_context_destroy(context);
+    return std::pair(level, out);
+  };
+  const auto plain = results(0);
+  EXPECT_NE(plain.second, std::vector<uint16_t>(plain.second.size()));
+  EXPECT_EQ(results(FOVEA_NO_AMX), plain);
+  EXPECT_EQ(results(FOVEA_FAST_MATH16), plain);
+  EXPECT_EQ(results(FOVEA_NO_AMX | FOVEA_FAST_MATH16), plain);
 }
 
 TEST(Context, RunsOnTheCallersExecutor) {
@@ -961,7 +987,7 @@ TEST(Context, RunsOutOfMemoryWithAStatusAndNothingTouched) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     int calls = 0;
-    const fovea_executor executor = {sizeof executor, 8192, &calls, run_here};
+    const fovea_executor executor = {sizeof executor, FOVEA_MAX_THREADS, &calls, run_here};
     fovea_options o = default_options();
     o.executor = &executor;
     fovea_context *context;

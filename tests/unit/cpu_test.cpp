@@ -162,7 +162,8 @@ TEST(CpuFeatures, SubleafBeyondTheHighestIsNotBelieved) {
   EXPECT_FALSE(fake.detect().avx512bf16);
 }
 
-CpuFeatures detect_arm(uint64_t hwcap, uint64_t hwcap2, int32_t (*sve_bits)(void *) = [](void *) { return 256; }) {
+CpuFeatures detect_arm(
+    uint64_t hwcap, uint64_t hwcap2, int32_t (*sve_bits)(void *) = [](void *) { return 256; }) {
   uint64_t words[2] = {hwcap, hwcap2};
   CpuSource source = {};
   source.sve_bits = sve_bits;

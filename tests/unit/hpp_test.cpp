@@ -55,9 +55,9 @@ TEST(Veneer, SetsWhatShapesTheScores) {
   EXPECT_EQ(call.window_right, 4);
   EXPECT_EQ(call.align, FOVEA_ALIGN_TOP_LEFT);
   EXPECT_EQ(call.sinks, numbers.data());
-  call.with_alibi(numbers.data(), FOVEA_ALIGN_BOTTOM_RIGHT);
+  call.with_alibi(numbers.data(), FOVEA_ALIGN_TOP_LEFT);
   EXPECT_EQ(call.alibi_slopes, numbers.data());
-  EXPECT_EQ(call.align, FOVEA_ALIGN_BOTTOM_RIGHT);
+  EXPECT_EQ(call.align, FOVEA_ALIGN_TOP_LEFT);
 
   call.with_mask(boolean, {0, 1, 2, 3});
   EXPECT_EQ(call.mask.data, boolean);
@@ -79,6 +79,42 @@ TEST(Veneer, SetsWhatShapesTheScores) {
   EXPECT_EQ(call.seqlens_kv, nullptr);
   EXPECT_EQ(call.cu_seqlens_q, keys.data());
   EXPECT_EQ(call.cu_seqlens_kv, queries.data());
+}
+
+// Values 1, 2, 4, 8, 16 of equal weight: the output says which keys a query saw.
+TEST(Veneer, CausalAndAWindowPermitWhatBothPermitInEitherOrder) {
+  const std::vector<float> nothing(5), values = {1, 2, 4, 8, 16};
+  const fovea::Context context;
+  const auto seen = [&](auto shape) {
+    std::vector<float> out(3);
+    fovea::Params call({1, 1, 1, 3, 5, 1, 1});
+    call.with_q(nothing.data()).with_k(nothing.data()).with_v(values.data()).with_out(out.data());
+    shape(call);
+    context.forward(call);
+    return out;
+  };
+  constexpr int32_t kCorner = FOVEA_ALIGN_BOTTOM_RIGHT;  // the queries stand at keys 2, 3 and 4
+  for (const int64_t right : {-1, 0, 1, 3}) {
+    const std::vector<float> wanted = {(2 + 4) / 2.f, (4 + 8) / 2.f, (8 + 16) / 2.f};
+    EXPECT_EQ(seen([&](auto &call) { call.with_causal(kCorner).with_window(1, right, kCorner); }), wanted) << right;
+    EXPECT_EQ(seen([&](auto &call) { call.with_window(1, right, kCorner).with_causal(kCorner); }), wanted) << right;
+  }
+}
+
+TEST(Veneer, ASecondCornerThrowsAndChangesNothing) {
+  const std::vector<float> slopes(4);
+  fovea::Params call({2, 4, 2, 3, 5, 6, 7});
+  call.with_causal(FOVEA_ALIGN_TOP_LEFT);
+  EXPECT_THROW(call.with_window(3, 1, FOVEA_ALIGN_BOTTOM_RIGHT), fovea::Error);
+  EXPECT_THROW(call.with_alibi(slopes.data(), FOVEA_ALIGN_BOTTOM_RIGHT), fovea::Error);
+  EXPECT_EQ(call.window_left, -1);
+  EXPECT_EQ(call.alibi_slopes, nullptr);
+  EXPECT_EQ(call.align, FOVEA_ALIGN_TOP_LEFT);
+  fovea::Params other({2, 4, 2, 3, 5, 6, 7});
+  other.with_window(3, 1, FOVEA_ALIGN_BOTTOM_RIGHT);
+  EXPECT_THROW(other.with_causal(FOVEA_ALIGN_TOP_LEFT), fovea::Error);
+  EXPECT_EQ(other.causal, 0);
+  EXPECT_EQ(other.align, FOVEA_ALIGN_BOTTOM_RIGHT);
 }
 
 TEST(Veneer, HandsTilesToAnyCallable) {

@@ -329,11 +329,48 @@ std::vector<unsigned char> bytes_of(const std::vector<T> &numbers) {
   return std::vector<unsigned char>(bytes, bytes + numbers.size() * sizeof(T));
 }
 
+// Numbers that the library takes as they are, or float64 by way of to_float.
+template <class ToFloat>
+Array read_elements(const ArrayPath &path, const std::string &default_tensor, const Accepted &accepted, ToFloat to_float) {
+  InputFile file(path.file);
+  const StoredArray stored = find_array(file, path, default_tensor, accepted);
+  switch (stored.format.number) {
+    case Number::kBool: return {stored.shape, FOVEA_BOOL, read_numbers<unsigned char>(file, stored)};
+    case Number::kF16: return {stored.shape, FOVEA_F16, bytes_of(read_numbers<uint16_t>(file, stored))};
+    case Number::kBF16: return {stored.shape, FOVEA_BF16, bytes_of(read_numbers<uint16_t>(file, stored))};
+    case Number::kF32: return {stored.shape, FOVEA_F32, bytes_of(read_numbers<float>(file, stored))};
+    default: break;
+  }
+  std::vector<float> numbers;
+  for (const double wide : read_numbers<double>(file, stored)) numbers.push_back(to_float(wide));
+  return {stored.shape, FOVEA_F32, bytes_of(numbers)};
+}
+
+float rounded(double wide) { return static_cast<float>(wide); }
+float rounded_finite(double wide) {
+  return static_cast<float>(std::isfinite(wide) ? std::clamp<double>(wide, -FLT_MAX, FLT_MAX) : wide);
+}
+
+// The folder's true name, and the file's in it, which may be that of a link.
+std::filesystem::path place_of(const std::string &name) {
+  std::error_code error;
+  const std::filesystem::path whole = std::filesystem::absolute(name, error).lexically_normal();
+  return std::filesystem::weakly_canonical(whole.parent_path(), error) / whole.filename();
+}
+
+// How files write the numbers of an output.
+const NumberFormat &format_of(fovea_dtype dtype) {
+  const Number number = dtype == FOVEA_F16 ? Number::kF16 : dtype == FOVEA_BF16 ? Number::kBF16 : Number::kF32;
+  return *std::find_if(std::begin(kNumberFormats), std::end(kNumberFormats),
+                       [&](const NumberFormat &format) { return format.number == number; });
+}
+
 std::string npy_header(const Array &array) {
   std::string shape;
   for (const int64_t size : array.shape) shape += std::to_string(size) + ", ";
   if (array.shape.size() > 1) shape.resize(shape.size() - 2);  // (2, 3), but (2, )
-  std::string dictionary = "{'descr': '<f4', 'fortran_order': False, 'shape': (" + shape + "), }";
+  const std::string descr = std::string("<") + format_of(array.dtype).npy;
+  std::string dictionary = "{'descr': '" + descr + "', 'fortran_order': False, 'shape': (" + shape + "), }";
   const uint64_t prefix = sizeof kNpyMagic - 1 + 2 + 2;  // magic, version, length
   dictionary.append(kNpyAlignment - (prefix + dictionary.size() + 1) % kNpyAlignment, ' ');
   dictionary += '\n';
@@ -358,30 +395,21 @@ ArrayPath::ArrayPath(const std::string &text) : file(text) {
 }
 
 Array read_array(const ArrayPath &path, const std::string &default_tensor) {
+  const std::vector<Number> numbers = {Number::kF16, Number::kBF16, Number::kF32, Number::kF64};
+  return read_elements(path, default_tensor, {numbers, "float16, bfloat16, float32 and float64"}, rounded);
+}
+
+Array read_mask(const ArrayPath &path, const std::string &default_tensor) {
+  const std::vector<Number> numbers = {Number::kBool, Number::kF16, Number::kBF16, Number::kF32, Number::kF64};
+  return read_elements(path, default_tensor, {numbers, "bool, float16, bfloat16, float32 and float64"}, rounded_finite);
+}
+
+Floats read_floats(const ArrayPath &path, const std::string &default_tensor) {
   InputFile file(path.file);
   const StoredArray stored = find_array(file, path, default_tensor, {{Number::kF32, Number::kF64}, "float32 and float64"});
   if (stored.format.number == Number::kF32) return {stored.shape, read_numbers<float>(file, stored)};
   const std::vector<double> wide = read_numbers<double>(file, stored);
   return {stored.shape, std::vector<float>(wide.begin(), wide.end())};
-}
-
-Mask read_mask(const ArrayPath &path, const std::string &default_tensor) {
-  InputFile file(path.file);
-  const StoredArray stored = find_array(
-      file, path, default_tensor,
-      {{Number::kBool, Number::kF16, Number::kBF16, Number::kF32, Number::kF64}, "bool, float16, bfloat16, float32 and float64"});
-  switch (stored.format.number) {
-    case Number::kBool: return {stored.shape, FOVEA_BOOL, read_numbers<unsigned char>(file, stored)};
-    case Number::kF16: return {stored.shape, FOVEA_F16, bytes_of(read_numbers<uint16_t>(file, stored))};
-    case Number::kBF16: return {stored.shape, FOVEA_BF16, bytes_of(read_numbers<uint16_t>(file, stored))};
-    case Number::kF32: return {stored.shape, FOVEA_F32, bytes_of(read_numbers<float>(file, stored))};
-    default: break;
-  }
-  std::vector<float> numbers;
-  for (const double wide : read_numbers<double>(file, stored)) {
-    numbers.push_back(static_cast<float>(std::isfinite(wide) ? std::clamp<double>(wide, -FLT_MAX, FLT_MAX) : wide));
-  }
-  return {stored.shape, FOVEA_F32, bytes_of(numbers)};
 }
 
 Integers read_integers(const ArrayPath &path, const std::string &default_tensor) {
@@ -410,20 +438,30 @@ ArrayWriter::~ArrayWriter() {
   }
 }
 
-void ArrayWriter::add(const ArrayPath &path, const std::string &default_tensor, Array array) {
-  const auto identity = [](const std::string &name) { return std::filesystem::absolute(name).lexically_normal(); };
-  auto file = std::find_if(files_.begin(), files_.end(), [&](const File &f) { return identity(f.name) == identity(path.file); });
+bool is_same_file(const std::string &a, const std::string &b) {
+  std::error_code error;
+  return place_of(a) == place_of(b) || std::filesystem::equivalent(a, b, error);
+}
+
+Array &ArrayWriter::add(const ArrayPath &path, const std::string &default_tensor, Array array) {
+  if (!path.safetensors && array.dtype == FOVEA_BF16) {
+    throw FileError(path.file + ": .npy files have no bfloat16; name a .safetensors file or another type");
+  }
+  auto file = std::find_if(files_.begin(), files_.end(), [&](const File &f) { return is_same_file(f.name, path.file); });
   if (file == files_.end()) {
     files_.push_back({path.file, "", path.safetensors, {}});
     file = files_.end() - 1;
-  } else if (!path.safetensors) {
+  } else if (!path.safetensors || !file->safetensors) {
     throw FileError(path.file + ": named for two outputs, and an .npy file holds one array");
+  } else if (place_of(file->name) != place_of(path.file)) {
+    throw FileError(path.file + ": is " + file->name + " by another name; give one name for all outputs that go there");
   }
   const std::string name = path.tensor.empty() ? default_tensor : path.tensor;
   for (const Tensor &tensor : file->tensors) {
     if (tensor.name == name) throw FileError(path.file + ": two outputs would be called '" + name + "'");
   }
   file->tensors.push_back({name, std::move(array)});
+  return file->tensors.back().array;
 }
 
 void ArrayWriter::commit() {
@@ -435,8 +473,9 @@ void ArrayWriter::commit() {
       nlohmann::json description = nlohmann::json::object();
       uint64_t offset = 0;
       for (const Tensor &tensor : file.tensors) {
-        const uint64_t end = offset + tensor.array.data.size() * sizeof(float);
-        description[tensor.name] = {{"dtype", "F32"}, {"shape", tensor.array.shape}, {"data_offsets", {offset, end}}};
+        const uint64_t end = offset + tensor.array.bytes.size();
+        description[tensor.name] = {
+            {"dtype", format_of(tensor.array.dtype).safetensors}, {"shape", tensor.array.shape}, {"data_offsets", {offset, end}}};
         offset = end;
       }
       std::string text = description.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -458,8 +497,8 @@ void ArrayWriter::commit() {
     }
     stream.write(header.data(), static_cast<std::streamsize>(header.size()));
     for (const Tensor &tensor : file.tensors) {
-      const std::vector<float> &data = tensor.array.data;
-      stream.write(reinterpret_cast<const char *>(data.data()), static_cast<std::streamsize>(data.size() * sizeof(float)));
+      const std::vector<unsigned char> &bytes = tensor.array.bytes;
+      stream.write(reinterpret_cast<const char *>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
     }
     stream.close();
     if (!stream) throw FileError(file.name + ": " + (errno != 0 ? std::strerror(errno) : "cannot be written"));

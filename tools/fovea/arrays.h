@@ -1,6 +1,7 @@
-// Arrays in files: NumPy's .npy and safetensors. Floats are read and written, masks and lengths are read.
+// Arrays in files: NumPy's .npy and safetensors. Numbers are read and written, masks and lengths are read.
 #pragma once
 #include <cstdint>
+#include <list>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -14,13 +15,13 @@ namespace fovea::tools {
 // Dense, the last axis innermost.
 struct Array {
   std::vector<int64_t> shape;
-  std::vector<float> data;
+  fovea_dtype dtype;  // FOVEA_F32, FOVEA_F16 or FOVEA_BF16; of a mask also FOVEA_BOOL
+  std::vector<unsigned char> bytes;
 };
 
-struct Mask {
+struct Floats {
   std::vector<int64_t> shape;
-  fovea_dtype dtype;  // FOVEA_BOOL, FOVEA_F16, FOVEA_BF16 or FOVEA_F32
-  std::vector<unsigned char> bytes;
+  std::vector<float> data;
 };
 
 struct Integers {
@@ -44,17 +45,23 @@ struct ArrayPath {
 // Readers take .npy in either byte order and either storage order. A safetensors file whose tensor is not named must hold only one, or
 // one called default_tensor. Nothing in a file is trusted. They throw FileError.
 
-// float32, or float64 rounded to float32.
+// float16, bfloat16 (which .npy does not have), float32, or float64 rounded to float32.
 Array read_array(const ArrayPath &path, const std::string &default_tensor);
 
-// Booleans, float16, bfloat16 (which .npy does not have), float32, or float64 rounded to float32, where what is finite stays finite.
-Mask read_mask(const ArrayPath &path, const std::string &default_tensor);
+// Booleans, or what read_array() takes, where what is finite stays finite.
+Array read_mask(const ArrayPath &path, const std::string &default_tensor);
+
+// float32, or float64 rounded to float32.
+Floats read_floats(const ArrayPath &path, const std::string &default_tensor);
 
 // int32, or int64 whose values are those of int32.
 Integers read_integers(const ArrayPath &path, const std::string &default_tensor);
 
 // The metadata of a safetensors file: a JSON object of texts, empty where there is none. Throws FileError.
 nlohmann::json safetensors_metadata(const std::string &file);
+
+// Whether two names are of one file that exists, by links too, or of one that would exist.
+bool is_same_file(const std::string &a, const std::string &b);
 
 // Files that belong together: no name appears before everything is written, and what appears is whole.
 class ArrayWriter {
@@ -64,8 +71,9 @@ class ArrayWriter {
   ArrayWriter &operator=(const ArrayWriter &) = delete;
   ~ArrayWriter();  // removes what was not committed
 
-  // Tensors for the same safetensors file are written there side by side. An unnamed one gets default_tensor. Throws FileError.
-  void add(const ArrayPath &path, const std::string &default_tensor, Array array);
+  // Tensors for the same safetensors file are written there side by side. An unnamed one gets default_tensor. What is returned may be
+  // filled until commit(). Throws FileError.
+  Array &add(const ArrayPath &path, const std::string &default_tensor, Array array);
   void commit();  // throws FileError
 
  private:
@@ -77,7 +85,7 @@ class ArrayWriter {
     std::string name;
     std::string temporary;  // "" before it is made and after it is renamed
     bool safetensors;
-    std::vector<Tensor> tensors;
+    std::list<Tensor> tensors;  // which stay where they are
   };
   std::vector<File> files_;
 };

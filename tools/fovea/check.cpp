@@ -59,8 +59,9 @@ nlohmann::json number(double value) {
   return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(std::isnan(value) ? "nan" : "inf");
 }
 
-// About how many bytes reference::check() takes: the tensors twice, as if all were floats, copies of the outputs, and the oracle's
-// results in double.
+// About how many bytes a check takes: the tensors twice, as if all were floats, two copies of the outputs, twice as large while they
+// grow, the oracle's results in double, the lengths of both sides and the numbers of heads of both calls, which grow too, and the most
+// workspace that docs/semantics.md allows.
 double bytes_to_check(const reference::ProblemLine &p) {
   const double batch = double(p.batch), heads_q = double(p.heads_q), heads_kv = double(p.heads_kv), seq_q = double(p.seq_q),
                seq_kv = double(p.seq_kv), dim_k = double(p.dim_k), dim_v = double(p.dim_v);
@@ -77,8 +78,10 @@ double bytes_to_check(const reference::ProblemLine &p) {
   for (const auto &[axis, size] : {std::pair('b', batch), {'h', heads_q}, {'q', seq_q}, {'k', seq_kv}}) {
     if (p.mask_axes.find(axis) != std::string::npos) mask *= size;
   }
-  const double doubles = 3 * rows * dim_v + 3 * rows + (p.weights ? rows * seq_kv : 0) + seq_kv * (dim_k + dim_v);
-  return sizeof(float) * (2 * (inputs + outputs + mask) + 3 * outputs) + sizeof(double) * doubles;
+  const double doubles = 4 * rows * dim_v + 3 * rows + (p.weights ? 9.0 / 8 * rows * seq_kv : 0) + seq_kv * (dim_k + dim_v);
+  const double lists = 20 * batch + 8 * heads_q;
+  const double workspace = double(8 << 20) * p.threads * std::max({1.0, dim_k / 256, dim_v / 256});
+  return sizeof(float) * (2 * (inputs + outputs + mask) + 4 * outputs + lists) + sizeof(double) * doubles + workspace;
 }
 
 int run(const Options &options) {
@@ -94,10 +97,15 @@ int run(const Options &options) {
   size_t passed = 0, wrong = 0;
   for (const reference::ProblemLine &problem : problems) {
     const std::string text = reference::format(problem);
-    if (problems.size() > 1) std::fprintf(stderr, "[%zu/%zu] %s\n", results.size() + 1, problems.size(), text.c_str());
+    const std::string place = std::to_string(results.size() + 1) + " of " + std::to_string(problems.size());
     reference::CheckResult result = {};
     result.error = memory_refusal(bytes_to_check(problem));
-    if (result.error.empty()) result = reference::check(problem);
+    if (result.error.empty()) {
+      Progress progress;
+      const auto on_stage = [&](const std::string &stage) { progress.stage("problem " + place + ": " + stage); };
+      on_stage("oracle");
+      result = reference::check(problem, reference::line_reference(problem), on_stage);
+    }
     const reference::Verdict &verdict = result.verdict;
     nlohmann::ordered_json entry;
     entry["problem"] = text;
@@ -129,6 +137,7 @@ int run(const Options &options) {
       }
       (ok ? passed : wrong) += 1;
     }
+    std::fflush(stdout);
     results.push_back(entry);
   }
   const size_t refused = problems.size() - passed - wrong;

@@ -1,11 +1,15 @@
 // The subcommands of `fovea`. Each adds itself to the command line; its work is done when the command line has been parsed.
 #pragma once
 #include <CLI/CLI.hpp>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "fovea/fovea.hpp"
@@ -53,6 +57,28 @@ void print_json(const nlohmann::ordered_json &report);
 
 // "" where this process may still take so many bytes of memory, else a text that says what is needed and what there is.
 std::string memory_refusal(double bytes);
+
+// What long work is at and for how many seconds, where standard error is a terminal; the line is wiped at the end. To be out of the way
+// of results, it ends before they are printed.
+class Progress {
+ public:
+  Progress() = default;
+  Progress(const Progress &) = delete;
+  Progress &operator=(const Progress &) = delete;
+  ~Progress();
+  void stage(const std::string &text);
+
+ private:
+  void show() const;
+  void tick();
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::thread clock_;
+  std::string text_;
+  std::chrono::steady_clock::time_point begin_;
+  bool done_ = false;
+};
 
 // Throws InputError with fovea_last_error().
 void require_ok(fovea_status status);

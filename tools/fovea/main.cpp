@@ -19,8 +19,8 @@ std::string companion_file(const std::string &name) {
 
 void ContextOptions::add_to(CLI::App &command) {
   command.add_option("--isa", isa, "Level of instructions: a name that `fovea info` prints, or auto")->capture_default_str();
-  command.add_option("--threads", threads, "Threads; 0 = what OpenMP, affinity and quota allow")
-      ->check(CLI::Range(0, 4096))
+  command.add_option("--threads", threads, "Threads to compute with; 0 = what OpenMP, affinity and quota allow")
+      ->check(CLI::Range(0, FOVEA_MAX_THREADS))
       ->capture_default_str();
 }
 
@@ -47,7 +47,10 @@ ContextPtr make_context(const ContextOptions &options) {
     if (o.isa == FOVEA_ISA_AUTO) throw InputError("--isa: no level '" + options.isa + "' here; there are: auto" + names);
   }
   fovea_context *context = nullptr;
-  require_ok(fovea_context_create(&o, &context));
+  if (fovea_context_create(&o, &context) != FOVEA_OK) {
+    const std::string text = fovea_last_error(), field = "options.";  // else what the environment asks for
+    throw InputError(text.rfind(field, 0) == 0 ? "--" + text.substr(field.size()) : text);
+  }
   return ContextPtr(context);
 }
 

@@ -35,9 +35,9 @@ double seconds_per_call(const fovea_context *context, const fovea_params &params
   return best;
 }
 
-Array tensor(const Options &options, size_t sentence, const char *name) {
+Floats tensor(const Options &options, size_t sentence, const char *name) {
   const std::string full = "sentence" + std::to_string(sentence) + "." + name;
-  return read_array(ArrayPath(options.data + ":" + full), full);
+  return read_floats(ArrayPath(options.data + ":" + full), full);
 }
 
 int run(const Options &options) {
@@ -66,8 +66,8 @@ int run(const Options &options) {
   bool ok = true;
   report["sentences"] = nlohmann::ordered_json::array();
   for (size_t i = 0; i < sentences.size(); ++i) {
-    const Array q = tensor(options, i, "q"), k = tensor(options, i, "k"), v = tensor(options, i, "v");
-    const Array wanted = tensor(options, i, "out");
+    const Floats q = tensor(options, i, "q"), k = tensor(options, i, "k"), v = tensor(options, i, "v");
+    const Floats wanted = tensor(options, i, "out");
     const std::vector<int64_t> &shape = q.shape;
     if (shape.size() != 4 || k.shape != shape || v.shape != shape || wanted.shape != shape || q.data.empty()) {
       throw InputError("--data: " + options.data + ": the tensors of sentence " + std::to_string(i) + " differ in shape");

@@ -1,8 +1,10 @@
 // fovea run: attention of arrays in files.
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -16,7 +18,7 @@ namespace {
 
 struct Options {
   ContextOptions context;
-  std::string q, k, v, out, weights, lse;
+  std::string q, k, v, out, weights, lse, out_dtype;
   std::string mask, alibi, sinks, seqlens_q, seqlens_kv, cu_seqlens_q, cu_seqlens_kv;
   std::string causal = "none", align = "none";
   int64_t window_left = -1, window_right = -1;
@@ -31,9 +33,29 @@ struct Input {
   int64_t batch = 1, heads = 1, seq = 0, dim = 0;
 };
 
+// Types by the names that options and reports give them.
+constexpr std::pair<const char *, fovea_dtype> kDtypes[] = {
+    {"f32", FOVEA_F32}, {"f16", FOVEA_F16}, {"bf16", FOVEA_BF16}, {"bool", FOVEA_BOOL}};
+
+const char *dtype_name(fovea_dtype dtype) {
+  return std::find_if(std::begin(kDtypes), std::end(kDtypes), [&](const auto &entry) { return entry.second == dtype; })->first;
+}
+
+fovea_dtype dtype_named(const std::string &name) {
+  return std::find_if(std::begin(kDtypes), std::end(kDtypes), [&](const auto &entry) { return entry.first == name; })->second;
+}
+
+size_t element_bytes(fovea_dtype dtype) { return dtype == FOVEA_F32 ? 4 : dtype == FOVEA_BOOL ? 1 : 2; }
+
+// Never null, which would mean an absent tensor, not even where there are no elements.
+void *elements_of(const Array &array) {
+  alignas(float) static unsigned char no_element[sizeof(float)];
+  return array.bytes.empty() ? no_element : const_cast<unsigned char *>(array.bytes.data());
+}
+
 // What the options of a call point to.
 struct Features {
-  Mask mask;
+  Array mask;
   std::vector<float> alibi_slopes, sinks;
   std::vector<int32_t> seqlens_q, seqlens_kv, cu_seqlens_q, cu_seqlens_kv;
 };
@@ -114,13 +136,12 @@ int64_t longest(const std::vector<int32_t> &offsets) {
 }
 
 // Lays the last axis of the file beside the last one of the mask, as NumPy broadcasts: axes of size 1 and axes that are not there repeat.
-fovea_tensor broadcast_mask(const std::string &text, const Mask &mask, const Sizes &sizes, const Features &features) {
+fovea_tensor broadcast_mask(const std::string &text, const Array &mask, const Sizes &sizes, const Features &features) {
   const int64_t wanted[4] = {sizes.batch, sizes.heads_q, sizes.seq_q, sizes.seq_kv};
   const std::vector<int32_t> nothing;
   const std::vector<int32_t> *const segments[4] = {&nothing, &nothing, &features.cu_seqlens_q, &features.cu_seqlens_kv};
-  static const unsigned char no_element[sizeof(float)] = {};
   fovea_tensor tensor = {};
-  tensor.data = const_cast<unsigned char *>(mask.bytes.empty() ? no_element : mask.bytes.data());
+  tensor.data = elements_of(mask);
   tensor.dtype = mask.dtype;
   int64_t stride = 1;
   const size_t rank = mask.shape.size();
@@ -159,12 +180,12 @@ void apply_options(const Options &options, const Sizes &sizes, Features *feature
     refuse("--align", options.align + ", but --causal counts from " + options.causal);
   }
 
-  features->sinks = read_list("--sinks", options.sinks, "sinks", sizes.heads_q, read_array);
+  features->sinks = read_list("--sinks", options.sinks, "sinks", sizes.heads_q, read_floats);
   if (options.alibi == "standard") {
     features->alibi_slopes.resize(static_cast<size_t>(sizes.heads_q));
     require_ok(fovea_alibi_slopes(sizes.heads_q, address(features->alibi_slopes)));
   } else {
-    features->alibi_slopes = read_list("--alibi", options.alibi, "alibi_slopes", sizes.heads_q, read_array);
+    features->alibi_slopes = read_list("--alibi", options.alibi, "alibi_slopes", sizes.heads_q, read_floats);
   }
   features->seqlens_q = read_list("--seqlens-q", options.seqlens_q, "seqlens_q", sizes.batch, read_integers);
   features->seqlens_kv = read_list("--seqlens-kv", options.seqlens_kv, "seqlens_kv", sizes.batch, read_integers);
@@ -181,15 +202,63 @@ void apply_options(const Options &options, const Sizes &sizes, Features *feature
   params->cu_seqlens_kv = point_to(features->cu_seqlens_kv);
 }
 
-Array make_output(const std::vector<int64_t> &shape, float value) {
-  double count = 1;
-  for (const int64_t size : shape) count *= static_cast<double>(size);
-  const std::string refusal = memory_refusal(count * sizeof(float));
+// Full of 0.
+Array make_output(const std::vector<int64_t> &shape, fovea_dtype dtype) {
+  double bytes = static_cast<double>(element_bytes(dtype));
+  for (const int64_t size : shape) bytes *= static_cast<double>(size);
+  const std::string refusal = memory_refusal(bytes);
   if (!refusal.empty()) refuse("an output of shape " + shape_text(shape), refusal);
-  return {shape, std::vector<float>(static_cast<size_t>(count), value)};
+  return {shape, dtype, std::vector<unsigned char>(static_cast<size_t>(bytes))};
 }
 
-int run(const Options &options) {
+// Files are named by the options that read and that write them.
+using NamedFiles = std::vector<std::pair<const char *, const std::string &>>;
+
+// An output that is an input would take its place; those that share a file are the writer's to judge.
+void refuse_to_overwrite(const NamedFiles &inputs, const NamedFiles &outputs) {
+  for (const auto &[output, to] : outputs) {
+    for (const auto &[input, from] : inputs) {
+      if (to.empty() || from.empty()) continue;
+      try {
+        if (is_same_file(ArrayPath(to).file, ArrayPath(from).file)) refuse(output, to + " is the file of " + input);
+      } catch (const FileError &) {  // a name that is no array's, which whoever reads or writes it refuses
+      }
+    }
+  }
+}
+
+// A text of the library with the names of its fields turned into those of options: what it begins with, and words that only fields are.
+std::string with_option_names(const CLI::App &command, const std::string &text) {
+  std::string result;
+  for (size_t at = 0, end; at < text.size(); at = end) {
+    end = at;
+    while (end < text.size() && (std::isalnum(static_cast<unsigned char>(text[end])) || text[end] == '_')) ++end;
+    if (end == at) {
+      result += text[end++];
+      continue;
+    }
+    const std::string word = text.substr(at, end - at);
+    std::string option = word == "alibi_slopes" ? "--alibi" : "--" + word;
+    std::replace(option.begin(), option.end(), '_', '-');
+    const bool is_field = at == 0 || word.find('_') != std::string::npos;
+    result += is_field && command.get_option_no_throw(option) != nullptr ? option : word;
+  }
+  return result;
+}
+
+int run(const CLI::App &command, const Options &options) {
+  const NamedFiles inputs = {{"--q", options.q},
+                             {"--k", options.k},
+                             {"--v", options.v},
+                             {"--mask", options.mask},
+                             {"--alibi", options.alibi},
+                             {"--sinks", options.sinks},
+                             {"--seqlens-q", options.seqlens_q},
+                             {"--seqlens-kv", options.seqlens_kv},
+                             {"--cu-seqlens-q", options.cu_seqlens_q},
+                             {"--cu-seqlens-kv", options.cu_seqlens_kv}};
+  refuse_to_overwrite(inputs, {{"--out", options.out}, {"--weights", options.weights}, {"--lse", options.lse}});
+
   const Input q = read_input("--q", options.q, "q"), k = read_input("--k", options.k, "k"), v = read_input("--v", options.v, "v");
   const auto rank = [](const Input &input) { return static_cast<int64_t>(input.array.shape.size()); };
   require_equal("--k", "number of axes", rank(k), "--q", rank(q));
@@ -198,6 +267,10 @@ int run(const Options &options) {
   require_equal("--v", "number of heads", v.heads, "--k", k.heads);
   require_equal("--v", "seq", v.seq, "--k", k.seq);
   require_equal("--k", "dim", k.dim, "--q", q.dim);
+  if (k.heads == 0 ? q.heads != 0 : q.heads % k.heads != 0) {
+    refuse("--q",
+           "number of heads is " + std::to_string(q.heads) + ", not a multiple of that of --k, " + std::to_string(k.heads));
+  }
 
   Features features;
   features.cu_seqlens_q = read_offsets("--cu-seqlens-q", options.cu_seqlens_q, "cu_seqlens_q", "--q", q);
@@ -210,38 +283,46 @@ int run(const Options &options) {
                 features.cu_seqlens_q.empty() ? "--q" : "--cu-seqlens-q", batch);
   const Sizes sizes = {batch, q.heads, k.heads, q.seq, k.seq, q.dim, v.dim};
 
-  // Outputs have the axes of the inputs: [seq, dim] in gives [seq, dim] out.
-  const auto output = [&](std::initializer_list<int64_t> last, float value) {
+  // Outputs have the axes of the inputs: [seq, dim] in gives [seq, dim] out. Rows of no entry are not written: they are made what empty
+  // rows are.
+  ArrayWriter writer;
+  const auto output = [&](const char *argument, const std::string &text, const char *name, fovea_dtype dtype,
+                          std::initializer_list<int64_t> last) -> Array * {
+    if (text.empty()) return nullptr;
     std::vector<int64_t> shape(q.array.shape.begin(), q.array.shape.end() - 2);
     shape.insert(shape.end(), last);
-    return make_output(shape, value);
+    try {
+      return &writer.add(ArrayPath(text), name, make_output(shape, dtype));
+    } catch (const FileError &error) {
+      refuse(argument, error.what());
+    }
   };
-  ArrayWriter writer;
-  std::optional<ArrayPath> out_path, weights_path, lse_path;  // names are checked before anything is computed
-  try {
-    out_path.emplace(options.out);
-    if (!options.weights.empty()) weights_path.emplace(options.weights);
-    if (!options.lse.empty()) lse_path.emplace(options.lse);
-  } catch (const FileError &error) {
-    throw InputError(error.what());
-  }
+  const fovea_dtype out_dtype = options.out_dtype.empty() ? q.array.dtype : dtype_named(options.out_dtype);
+  Array *const out = output("--out", options.out, "out", out_dtype, {q.seq, v.dim});
+  Array *const weights = output("--weights", options.weights, "weights", FOVEA_F32, {q.seq, k.seq});
+  Array *const lse = output("--lse", options.lse, "lse", FOVEA_F32, {q.seq});
 
-  // Rows of no entry are not written: they are made what empty rows are.
-  Array out = output({q.seq, v.dim}, 0), weights, lse;
-  fovea_params params = dense_call(sizes, q.array.data, k.array.data, v.array.data, out.data);
+  fovea_params params;
+  require_ok(fovea_params_init(&params, sizeof params, sizes.batch, sizes.heads_q, sizes.heads_kv, sizes.seq_q, sizes.seq_kv,
+                               sizes.dim_k, sizes.dim_v));
+  const std::pair<fovea_tensor *, const Array *> tensors[] = {
+      {&params.q, &q.array}, {&params.k, &k.array}, {&params.v, &v.array}, {&params.out, out}, {&params.weights, weights}};
+  for (const auto &[tensor, array] : tensors) {
+    if (array == nullptr) continue;
+    tensor->data = elements_of(*array);
+    tensor->dtype = array->dtype;
+  }
+  if (lse != nullptr) {
+    params.lse = static_cast<float *>(elements_of(*lse));
+    std::fill_n(params.lse, lse->bytes.size() / sizeof(float), -INFINITY);
+  }
   apply_options(options, sizes, &features, &params);
-  if (weights_path) {
-    weights = output({q.seq, k.seq}, 0);
-    params.weights.data = address(weights.data);
-  }
-  if (lse_path) {
-    lse = output({q.seq}, -INFINITY);
-    params.lse = address(lse.data);
-  }
 
   const ContextPtr context = make_context(options.context);
   const auto start = std::chrono::steady_clock::now();
-  require_ok(fovea_forward(context.get(), &params, nullptr, 0));
+  if (fovea_forward(context.get(), &params, nullptr, 0) != FOVEA_OK) {
+    throw InputError(with_option_names(command, fovea_last_error()));
+  }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
   nlohmann::ordered_json report;
@@ -253,10 +334,14 @@ int run(const Options &options) {
   report["causal"] = options.causal;
   report["align"] = params.causal ? options.causal : options.align;
   report["window"] = {params.window_left, params.window_right};
-  report["q"] = {{"from", options.q}, {"shape", q.array.shape}};
-  report["k"] = {{"from", options.k}, {"shape", k.array.shape}};
-  report["v"] = {{"from", options.v}, {"shape", v.array.shape}};
-  if (params.mask.data != nullptr) report["mask"] = {{"from", options.mask}, {"shape", features.mask.shape}};
+  const auto describe = [&](const char *name, const char *role, const std::string &text, const Array *array) {
+    if (array == nullptr) return;
+    report[name] = {{role, text}, {"shape", array->shape}, {"dtype", dtype_name(array->dtype)}};
+  };
+  describe("q", "from", options.q, &q.array);
+  describe("k", "from", options.k, &k.array);
+  describe("v", "from", options.v, &v.array);
+  describe("mask", "from", options.mask, params.mask.data != nullptr ? &features.mask : nullptr);
   const std::pair<const char *, const std::string &> lists[] = {
       {"alibi", options.alibi},
       {"sinks", options.sinks},
@@ -268,13 +353,9 @@ int run(const Options &options) {
   for (const auto &[name, from] : lists) {
     if (!from.empty()) report[name] = from;
   }
-  const auto write = [&](const char *name, const ArrayPath &path, const std::string &text, Array array) {
-    report[name] = {{"to", text}, {"shape", array.shape}};
-    writer.add(path, name, std::move(array));
-  };
-  write("out", *out_path, options.out, std::move(out));
-  if (weights_path) write("weights", *weights_path, options.weights, std::move(weights));
-  if (lse_path) write("lse", *lse_path, options.lse, std::move(lse));
+  describe("out", "to", options.out, out);
+  describe("weights", "to", options.weights, weights);
+  describe("lse", "to", options.lse, lse);
   writer.commit();
 
   if (options.json) {
@@ -284,8 +365,9 @@ int run(const Options &options) {
                 1e3 * seconds);
     for (const char *name : {"out", "weights", "lse"}) {
       if (!report.contains(name)) continue;
-      std::printf("%-8s %s %s\n", name, report[name]["to"].get<std::string>().c_str(),
-                  shape_text(report[name]["shape"].get<std::vector<int64_t>>()).c_str());
+      std::printf("%-8s %s %s %s\n", name, report[name]["to"].get<std::string>().c_str(),
+                  shape_text(report[name]["shape"].get<std::vector<int64_t>>()).c_str(),
+                  report[name]["dtype"].get<std::string>().c_str());
     }
   }
   return kOk;
@@ -303,47 +385,68 @@ void add_run(CLI::App &app, int &exit_code) {
   file("--k", options->k, "Keys")->required();
   file("--v", options->v, "Values")->required();
   file("--out", options->out, "Where the result goes")->required();
-  file("--weights", options->weights, "Where the softmax matrix goes, [..., seq_q, seq_kv]");
+  command->add_option("--out-dtype", options->out_dtype, "Type of the numbers of --out; default: that of --q")
+      ->check(CLI::IsMember({"f32", "f16", "bf16"}));
+  CLI::Option *const weights = file("--weights", options->weights, "Where the softmax matrix goes, [..., seq_q, seq_kv]");
   file("--lse", options->lse, "Where the log-sum-exp of every row goes, [..., seq_q]");
-  command->add_option("--scale", options->scale, "Factor of the scores; default 1/sqrt(dim of --q)");
+  command->add_option("--scale", options->scale, "Factor of the scores; default: 1/sqrt(dim of --q)");
   command->add_option("--softcap", options->softcap, "Scores s become C * tanh(s / C); 0 = off")
       ->type_name("C")
       ->capture_default_str();
   const CLI::IsMember corners({"none", "top-left", "bottom-right"});
-  command->add_option("--causal", options->causal, "Query i sees keys up to i, counted from that corner of the score matrix")
+  command
+      ->add_option("--causal", options->causal,
+                   "On unless none: a query sees no key after its own position. top-left: query i stands at key i; bottom-right: "
+                   "the last query stands at the last key")
       ->check(corners)
       ->capture_default_str();
-  command->add_option("--align", options->align, "The corner that windows and ALiBi count from, where --causal does not say")
+  command
+      ->add_option("--align", options->align,
+                   "Where queries stand for --window-left, --window-right and --alibi, in the words of --causal; needed unless "
+                   "--causal says it")
       ->check(corners)
       ->capture_default_str();
-  command->add_option("--window-left", options->window_left, "How many keys before its own position a query sees; -1 = all")
+  command
+      ->add_option("--window-left", options->window_left,
+                   "Number of keys before its own position that a query sees, besides the key there; 0 = none, -1 = no limit")
+      ->type_name("KEYS")
       ->capture_default_str();
-  command->add_option("--window-right", options->window_right, "How many keys behind it; -1 = all")->capture_default_str();
+  command
+      ->add_option("--window-right", options->window_right,
+                   "Number of keys after its own position that a query sees; 0 = none, -1 = no limit; where --causal is on, 0 "
+                   "whatever is given")
+      ->type_name("KEYS")
+      ->capture_default_str();
   file("--mask", options->mask,
        "Keys that may be seen (bool), or what is added to the scores (float; -inf excludes); broadcast to [batch, head, seq_q, "
        "seq_kv]");
   command->add_option("--alibi", options->alibi, "Slope of the distance of each query head, or 'standard'")
       ->type_name("FILE|standard");
   file("--sinks", options->sinks, "Sink logit of each query head; -inf = none");
-  file("--seqlens-q", options->seqlens_q, "How many queries each entry of the batch has");
-  file("--seqlens-kv", options->seqlens_kv, "How many keys each entry of the batch has");
-  file("--cu-seqlens-q", options->cu_seqlens_q, "Queries are packed: where each segment begins on the seq axis, and the end");
-  file("--cu-seqlens-kv", options->cu_seqlens_kv, "Keys and values are packed");
+  CLI::Option *const seqlens_q = file("--seqlens-q", options->seqlens_q, "How many queries each entry of the batch has");
+  CLI::Option *const seqlens_kv = file("--seqlens-kv", options->seqlens_kv, "How many keys each entry of the batch has");
+  file("--cu-seqlens-q", options->cu_seqlens_q, "Queries are packed: where each segment begins on the seq axis, and the end")
+      ->excludes(seqlens_q)
+      ->excludes(weights);
+  file("--cu-seqlens-kv", options->cu_seqlens_kv, "Keys and values are packed: as --cu-seqlens-q")
+      ->excludes(seqlens_kv)
+      ->excludes(weights);
   options->context.add_to(*command);
   command->add_flag("--json", options->json, "Print one JSON object");
   command->footer(
-      "Inputs are float32 or float64 (rounded to float32), all of the same number of axes: [seq, dim], [head, seq, dim] or\n"
-      "[batch, head, seq, dim]; there may be fewer heads of keys and values than of queries. A mask may also be bool, float16 "
-      "or\n"
-      "bfloat16; lengths and offsets are int32 or int64. In a .safetensors file a tensor is named FILE.safetensors:TENSOR; "
-      "without\n"
-      "a name it is the only one, or the one called q, k, v, mask, alibi_slopes, sinks, seqlens_q, seqlens_kv, cu_seqlens_q or\n"
-      "cu_seqlens_kv. Results are float32, called out, weights and lse where no name is given; those for one .safetensors file "
-      "are\n"
-      "written there together; queries beyond their entry's length give what a query without keys gives: 0, log-sum-exp -inf. A\n"
-      "file appears under its name only when it is complete.\n"
+      "Inputs are float16, bfloat16 (in .safetensors), float32 or float64 (rounded to float32), each of its own type, all of "
+      "the\n"
+      "same number of axes: [seq, dim], [head, seq, dim] or [batch, head, seq, dim]; --q may have a multiple of the heads of "
+      "--k\n"
+      "and --v. A mask may also be bool; slopes and sinks are float32 or float64; lengths and offsets are int32 or int64.\n"
+      "In a .safetensors file a tensor is named FILE.safetensors:TENSOR; without a name it is the only one, or the one called\n"
+      "q, k, v, mask, alibi_slopes, sinks, seqlens_q, seqlens_kv, cu_seqlens_q or cu_seqlens_kv.\n"
+      "Results are called out, weights and lse where no name is given; weights and lse are float32; those for one .safetensors\n"
+      "file are written there together. A file appears under its name only when it is complete, and replaces what was there; a\n"
+      "file that is an input is refused. Queries beyond their entry's length give what a query without keys gives: 0,\n"
+      "log-sum-exp -inf.\n"
       "Example: fovea run --q in.safetensors:q --k in.safetensors:k --v in.safetensors:v --out out.npy --causal bottom-right");
-  command->callback([options, &exit_code] { exit_code = run(*options); });
+  command->callback([command, options, &exit_code] { exit_code = run(*command, *options); });
 }
 
 }  // namespace fovea::tools

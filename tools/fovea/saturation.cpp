@@ -33,7 +33,7 @@ struct Options {
   uint64_t seed = 1;
   int64_t draws = 20000;
   std::string python = "python3";
-  bool json = false;
+  bool no_figures = false, json = false;
 };
 
 // Box and Muller's transform of a generator that the standard defines to the bit, which std::normal_distribution is not.
@@ -187,17 +187,19 @@ int run(const Options &options) {
 
   bool as_theory_says = true;
   for (int64_t dim = 16; dim <= 1024; dim *= 2) {
-    std::fprintf(stderr, "drawing %lld scores of d_k = %lld\n", static_cast<long long>(options.draws),
-                 static_cast<long long>(dim));
     std::vector<double> raw(static_cast<size_t>(options.draws)), divided(raw.size());
-    for (size_t draw = 0; draw < raw.size(); ++draw) {
-      double score = 0;
-      for (int64_t i = 0; i < dim; ++i) {
-        const double k_i = normal(), q_i = normal();
-        score += k_i * q_i;
+    {
+      Progress progress;
+      progress.stage("drawing " + std::to_string(options.draws) + " scores of d_k = " + std::to_string(dim));
+      for (size_t draw = 0; draw < raw.size(); ++draw) {
+        double score = 0;
+        for (int64_t i = 0; i < dim; ++i) {
+          const double k_i = normal(), q_i = normal();
+          score += k_i * q_i;
+        }
+        raw[draw] = score;
+        divided[draw] = score / std::sqrt(static_cast<double>(dim));
       }
-      raw[draw] = score;
-      divided[draw] = score / std::sqrt(static_cast<double>(dim));
     }
     const Moments plain = moments(raw, static_cast<double>(dim)), scaled_moments = moments(divided, 1);
     bool inside = true;
@@ -229,19 +231,23 @@ int run(const Options &options) {
       std::printf("The softmax is WRONG: farther from the float64 oracle than the bound of docs/semantics.md.\n");
   }
 
+  bool drawn = true;
   if (!options.out.empty()) {
     const std::string file = (std::filesystem::path(options.out) / "saturation.json").string();
     write_text(file, report.dump(2) + "\n");
+    report["written"] = {file};
     const std::string script = companion_file("plot_saturation.py");
     std::fflush(stdout);
-    const bool drawn = draw(options.python, script, file);
-    report["written"] = {file};
-    if (drawn) {
+    drawn = options.no_figures || draw(options.python, script, file);
+    if (!drawn) {
+      std::fprintf(stderr,
+                   "fovea: %s has the numbers, but %s could not draw them; --python takes an interpreter with matplotlib, "
+                   "--no-figures none\n",
+                   file.c_str(), options.python.c_str());
+    } else if (!options.no_figures) {
       for (const char *name : {"saturation.svg", "saturation.png", "score_variance.svg", "score_variance.png"}) {
         report["written"].push_back((std::filesystem::path(options.out) / name).string());
       }
-    } else {
-      std::fprintf(stderr, "not drawn; where Python has matplotlib: python3 %s %s\n", script.c_str(), file.c_str());
     }
     if (!options.json) {
       std::printf("\nwritten:");
@@ -250,7 +256,7 @@ int run(const Options &options) {
     }
   }
   if (options.json) print_json(report);
-  return ok ? kOk : kWrong;
+  return !ok ? kWrong : drawn ? kOk : kImpossible;
 }
 
 }  // namespace
@@ -259,12 +265,14 @@ void add_saturation(CLI::App &app, int &exit_code) {
   CLI::App *command =
       app.add_subcommand("saturation", "Why scores are divided by sqrt(d_k): softmax of one query and ten keys, and statistics");
   const auto options = std::make_shared<Options>();
-  command->add_option("--out", options->out, "Folder for saturation.json and the figures (SVG and PNG)")->type_name("DIR");
+  CLI::Option *const out =
+      command->add_option("--out", options->out, "Folder for saturation.json and the figures (SVG and PNG)")->type_name("DIR");
   command->add_option("--seed", options->seed, "Of the random numbers")->capture_default_str();
   command->add_option("--draws", options->draws, "Scores drawn for each d_k")
       ->check(CLI::Range(100, 100000000))
       ->capture_default_str();
   command->add_option("--python", options->python, "Interpreter with matplotlib, for the figures")->capture_default_str();
+  command->add_flag("--no-figures", options->no_figures, "Write saturation.json alone")->needs(out);
   options->context.add_to(*command);
   command->add_flag("--json", options->json, "Print one JSON object");
   command->footer(
@@ -272,7 +280,7 @@ void add_saturation(CLI::App &app, int &exit_code) {
       "float64 for\n"
       "d_k = 16 to 1024, theory: 0 and d_k, 0 and 1. Exit code 1 where a theoretical value lies outside the 99.9 % confidence "
       "bounds, or a softmax\n"
-      "vector outside the error bound of docs/semantics.md.");
+      "vector outside the error bound of docs/semantics.md; 2 where the figures could not be drawn.");
   command->callback([options, &exit_code] { exit_code = run(*options); });
 }
 

@@ -61,15 +61,9 @@ struct Simd {
   }
 
   // 16 bits in the low half of each lane, which is where FCVT looks for a half and leaves one.
-  static FOVEA_INLINE Vector load_f16(const uint16_t *p) {
-    return svcvt_f32_x(all(), svreinterpret_f16(svld1uh_u32(all(), p)));
-  }
-  static FOVEA_INLINE Vector load_bf16(const uint16_t *p) {
-    return svreinterpret_f32(svlsl_x(all(), svld1uh_u32(all(), p), 16));
-  }
-  static FOVEA_INLINE void store_f16(uint16_t *p, Vector v) {
-    svst1h(all(), p, svreinterpret_u32(svcvt_f16_f32_x(all(), v)));
-  }
+  static FOVEA_INLINE Vector load_f16(const uint16_t *p) { return svcvt_f32_x(all(), svreinterpret_f16(svld1uh_u32(all(), p))); }
+  static FOVEA_INLINE Vector load_bf16(const uint16_t *p) { return svreinterpret_f32(svlsl_x(all(), svld1uh_u32(all(), p), 16)); }
+  static FOVEA_INLINE void store_f16(uint16_t *p, Vector v) { svst1h(all(), p, svreinterpret_u32(svcvt_f16_f32_x(all(), v))); }
   // As bf16_of_float().
   static FOVEA_INLINE void store_bf16(uint16_t *p, Vector v) {
     const svuint32_t bits = svreinterpret_u32_f32(v), high = svlsr_x(all(), bits, 16);

@@ -58,7 +58,7 @@ class BlockScores {
     if (sums != BlockSums::kInRange) redo(before, sums == BlockSums::kOutOfRange);
   }
 
-  // Finished scores of the tiles of keys [first, end): in log2 units, excluded ones -inf.
+  // Finished scores of the tiles of keys [first, end), excluded ones -inf.
   void finish_scores(int64_t first, int64_t end, float *score) {
     if (task_.call->score && task_.call->score_replaces) {
       call_score_function(score);
@@ -102,7 +102,7 @@ class BlockScores {
 
   // What is added to scores may make them rise far above a reference taken from the first keys of a block: by how much that alone can be.
   void expect_rise() {
-    const auto zero = Simd::set1(0.0f), margin = Simd::set1(kRiseMargin);
+    const auto zero = Simd::set1(0.0f), margin = Simd::set1(kRiseMargin / panel_.state.step);
     for (int i = 0; i < kWidth; i += L) {
       auto rise = zero;
       if (mask_matters_) rise = mask_rise(i);
@@ -118,7 +118,7 @@ class BlockScores {
     auto nearest = Simd::select_less(distance, last, distance, last);
     nearest = Simd::select_less(nearest, first, first, nearest);
     const auto fall = Simd::sub(Simd::abs(Simd::sub(distance, first)), Simd::abs(Simd::sub(distance, nearest)));
-    return Simd::mul(Simd::mul(Simd::load(panel_.slope + i), fall), Simd::set1(static_cast<float>(kLog2E) / task_.shape.unit));
+    return Simd::mul(Simd::load(panel_.slope + i), fall);
   }
 
   // How much higher the largest addition of the block is than that of the first tile that has any.
@@ -139,7 +139,7 @@ class BlockScores {
       }
     }
     // As it is added: see finish_vector().
-    const auto unit = Simd::set1(static_cast<float>(kLog2E)), floor = Simd::set1(kLowestBias);
+    const auto unit = Simd::set1(task_.shape.unit), floor = Simd::set1(kLowestBias);
     return Simd::sub(Simd::mul(Simd::max(floor, rise.most), unit), Simd::mul(Simd::max(floor, rise.first), unit));
   }
 
@@ -177,7 +177,6 @@ class BlockScores {
   template <TileKind kKind>
   bool exponentiate(int64_t key, bool referenced, float *p) {
     const KeyRows rows = key_rows(key);
-    SoftmaxState<Simd> &state = panel_.state;
     TileWork<Simd> work;
     if constexpr (kKind == TileKind::kWorked) {
       work = tile_work(key);
@@ -186,7 +185,7 @@ class BlockScores {
     bool in_range = true;
     for (int t = 0; t < kKeyTile; t += Simd::kKeyTile) {
       in_range &= exponentiate_tile<Simd, NV, kKind>(rows.k + t * rows.stride, rows.stride, panel_.queries, task_.call->dim_k,
-                                                     state.chunk_max, state.run_sum, p + t * kWidth, &work);
+                                                     panel_.state, p + t * kWidth, &work);
       if constexpr (kKind == TileKind::kWorked) work.skip(Simd::kKeyTile);
     }
     return in_range;
@@ -209,15 +208,13 @@ class BlockScores {
 
   // All keys of the block from `key` on, where they do not fill a tile and every row permits them.
   void exponentiate_last(int64_t key, float *p) {
-    SoftmaxState<Simd> &state = panel_.state;
     for (; key < block_.keys; key += Simd::kKeyTile, p += Simd::kKeyTile * kWidth) {
       const float *k = block_.k + key * block_.k_stride;
       if (key + Simd::kKeyTile <= block_.keys) {
-        exponentiate_tile<Simd, NV, TileKind::kWhole>(k, block_.k_stride, panel_.queries, task_.call->dim_k, state.chunk_max,
-                                                      state.run_sum, p, nullptr);
+        exponentiate_tile<Simd, NV, TileKind::kWhole>(k, block_.k_stride, panel_.queries, task_.call->dim_k, panel_.state, p,
+                                                      nullptr);
       } else {
-        exponentiate_rest<Simd, NV>(block_.keys - key, k, block_.k_stride, panel_.queries, task_.call->dim_k, state.chunk_max,
-                                    state.run_sum, p);
+        exponentiate_rest<Simd, NV>(block_.keys - key, k, block_.k_stride, panel_.queries, task_.call->dim_k, panel_.state, p);
       }
     }
   }
@@ -291,7 +288,6 @@ class BlockScores {
     for (int64_t key = first; key < end; key += kKeyTile) finish(key, false);
     if (task_.call->score == nullptr) return;
     if (!task_.call->score_replaces) call_score_function(score);
-    to_log2<Simd>(score, (end - first + kKeyTile - 1) / kKeyTile * kKeyTile * kWidth);
     for (int64_t key = first; key < end; key += kKeyTile) finish(key, true);
   }
 

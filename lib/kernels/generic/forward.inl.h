@@ -193,7 +193,8 @@ class Forward {
         f.max = Simd::set1(kNoKeys);
         f.sum = f.sum_low = Simd::set1(0.0f);
         for (int64_t c = 0; c < task.chunks; ++c) {
-          fold<Simd>(f, Simd::set1(task.partials[c].max[row]), Simd::set1(task.partials[c].sum[row]));
+          fold<Simd>(f, Simd::set1(panel.state.step), Simd::set1(task.partials[c].max[row]),
+                     Simd::set1(task.partials[c].sum[row]));
           Simd::store(keep[c], f.keep);
           Simd::store(take[c], f.take);
         }
@@ -240,8 +241,8 @@ class Forward {
       if (problem.lse) {
         task_.find_rows(panel, problem.lse_stride, task_.rows.first_query, row);
         for (int r = 0; r < panel.rows; ++r) {
-          problem.lse[row[r]] =
-              log_sum_exp(panel.state.max[r], panel.state.sum[r] + panel.state.sum_low[r], task_.sink(panel.first_row + r));
+          problem.lse[row[r]] = log_sum_exp(panel.state.max[r], panel.state.step, panel.state.sum[r] + panel.state.sum_low[r],
+                                            task_.sink(panel.first_row + r));
         }
       }
     }
@@ -284,13 +285,14 @@ class Forward {
     task_.find_rows(panel, weights.stride, 0, row);
     for (int r = 0; r < panel.rows; ++r) {
       float *out = static_cast<float *>(weights.data) + row[r] + block.begin * weights.stride[3];
-      const auto max = finite_reference<Simd>(Simd::set1(panel.state.max[r]));
+      const auto max = finite_reference<Simd>(Simd::set1(panel.state.max[r])), step = Simd::set1(panel.state.step);
       const auto sum = Simd::set1(panel.state.divide[r]), unit = Simd::set1(task_.call->sinks ? panel.state.unit[r] : 1.0f);
       for (int64_t key = panel.key_begin[r]; key < panel.key_end[r]; key += L) {
         const int64_t n = smaller(L, panel.key_end[r] - key);
         alignas(64) float weight[L] = {};
         for (int64_t j = 0; j < n; ++j) weight[j] = task_.p[(key + j) * kWidth + r];
-        Simd::store(weight, Simd::div(Simd::mul(Simd::exp2(Simd::sub(Simd::load(weight), max)), unit), sum));
+        const auto e = Simd::exp2(Simd::mul(Simd::sub(Simd::load(weight), max), step));
+        Simd::store(weight, Simd::div(Simd::mul(e, unit), sum));
         for (int64_t j = 0; j < n; ++j) {
           const bool excluded = marks && marks[(key + j - range.first) * kWidth + r] < kLowest;
           out[(key + j) * weights.stride[3]] = excluded ? 0.0f : weight[j];

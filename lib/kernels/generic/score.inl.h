@@ -1,6 +1,6 @@
 // Scores of a panel: kKeyTile keys against the queries of a panel, queries in the lanes. K is read where it lies, one element
-// broadcast a step; the panel is transposed and carries scale * log2(e). Every score is the same sum over the dims in every tile shape,
-// so its bits depend on its query and key alone.
+// broadcast a step; the panel is transposed and carries the scale, or its power of 2. Every score is the same sum over the dims in every
+// tile shape, so its bits depend on its query and key alone.
 #pragma once
 #include "kernels/generic/simd.inl.h"
 

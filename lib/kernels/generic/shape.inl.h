@@ -1,5 +1,5 @@
-// What a call does to scores besides scale * q.k: softcap, ALiBi, mask, windows. Scores are in log2 units, or natural where a function
-// of the caller sees them.
+// What a call does to scores besides scale * q.k: softcap, ALiBi, mask, windows. Scores are in steps of the softmax, which are natural
+// units where a function of the caller sees them.
 #pragma once
 #include "kernels/generic/score.inl.h"
 
@@ -13,15 +13,14 @@ constexpr float kModerateBias = -0x1p60f;  // added to any score that means some
 template <class Simd>
 struct ScoreShape {
   static constexpr int kRows = Simd::kPanelVectors * Simd::kLanes;
-  float unit;           // of scores: log2(e) or 1
+  float unit;           // what 1 is in steps of the softmax
   float cap;            // 0: none
-  float cap_to_log2;    // 2 * log2(e) / softcap per unit of score
+  float cap_to_log2;    // 2 * log2(e) / softcap per step
   bool keeps_excluded;  // -inf stays -inf under the cap: a function of the caller wrote it
   bool alibi;
   bool careful;                       // sums may leave the range of float, or meet a -inf that stays
   alignas(64) float distance[kRows];  // ALiBi: how far a row's query stands behind the block's first key
-  alignas(
-      64) float rise[kRows];  // how much higher than at a row's first keys scores of the block are to be expected, in log2 units
+  alignas(64) float rise[kRows];      // how much higher than at a row's first keys scores of the block are to be expected
 };
 
 // What is done to the scores of a tile, T keys from `key` on, counted from the block's start.
@@ -114,17 +113,6 @@ __attribute__((noinline)) void finish_tile(float *score, int width, const TileWo
     finish_vector<Simd, kKeyTile>(s, i, work);
     FOVEA_UNROLL
     for (int r = 0; r < kKeyTile; ++r) Simd::store(score + r * width + i, s[r]);
-  }
-}
-
-// Natural scores become scores in log2 units. What was finite stays finite.
-template <class Simd>
-FOVEA_INLINE void to_log2(float *score, int64_t count) {
-  for (int64_t i = 0; i < count; i += Simd::kLanes) {
-    const auto s = Simd::load(score + i);
-    auto scaled = Simd::clamp(Simd::mul(s, Simd::set1(0x1.715476p+0f /* log2(e) */)), kLowest, -kLowest);
-    scaled = Simd::select_less(s, Simd::set1(kLowest), s, scaled);
-    Simd::store(score + i, Simd::select_less(Simd::set1(-kLowest), s, s, scaled));
   }
 }
 

@@ -1,4 +1,5 @@
-// The softmax of a panel over one chunk of keys, and the fold of chunks. Scores and maxima are in log2 units.
+// The softmax of a panel over one chunk of keys, and the fold of chunks. A weight is 2^(step * (score - reference)): the difference is formed
+// first, which loses next to nothing where it matters, near 0. See Task::set_scale() for the step.
 //
 // What is subtracted from a row's scores is not their maximum but a reference: the maximum over the row's permitted keys in the first
 // tile of kKeyTile keys (by absolute index) of the chunk that holds one. Softmax is the same for any reference; all it has to do is
@@ -30,6 +31,7 @@ struct SoftmaxState {
   alignas(64) float divide[kRows];               // sum, or 1 where the row is empty, with the sink
   alignas(64) float unit[kRows];                 // of divide, where there are sinks
   alignas(64) float begin[kRows], limit[kRows];  // the row's window, counted from the current block's start
+  float step;                                    // what scores and maxima count, in log2 units; positive
 };
 
 template <class Simd>
@@ -124,24 +126,31 @@ FOVEA_INLINE bool sums_in_range(const SoftmaxState<Simd> &state, int vectors, bo
 // higher. Adds 1 to `beyond` where a row's sum is sure to pass kSumLimit: a score so far above the reference has an exponential beyond it,
 // however rounded.
 template <class Simd, int T>
-FOVEA_INLINE void take_reference(const typename Simd::Vector (&s)[T], const float *rise, typename Simd::Vector &reference,
-                                 typename Simd::Vector &beyond) {
+FOVEA_INLINE void take_reference(const typename Simd::Vector (&s)[T], float step, const float *rise,
+                                 typename Simd::Vector &reference, typename Simd::Vector &beyond) {
   const auto here = maximum<Simd, T>(s);
   const auto expected = rise ? Simd::add(here, Simd::load(rise)) : here;
   reference = Simd::select_less(reference, Simd::set1(kLowest), expected, reference);
-  const auto passes = Simd::add(reference, Simd::set1(kSureToPass));
+  const auto passes = Simd::add(reference, Simd::set1(kSureToPass / step));
   beyond = Simd::add(beyond, Simd::select_less(passes, here, Simd::set1(1.0f), Simd::set1(0.0f)));
 }
 
 // Scores become exponentials, and join the sum of the run.
 template <class Simd, int T>
-FOVEA_INLINE void exponentiate_vector(const typename Simd::Vector (&s)[T], typename Simd::Vector reference, float *p,
+FOVEA_INLINE void exponentiate_vector(const typename Simd::Vector (&s)[T], float step, typename Simd::Vector reference, float *p,
                                       int64_t p_stride, float *sum) {
-  auto tile_sum = Simd::exp2(Simd::sub(s[0], reference));
+  typename Simd::Vector t[T];
+  FOVEA_UNROLL
+  for (int r = 0; r < T; ++r) t[r] = Simd::sub(s[r], reference);
+  if (step != 1) {  // one multiplication more would cost f32 calls 0.7 % at 64 dims
+    FOVEA_UNROLL
+    for (int r = 0; r < T; ++r) t[r] = Simd::mul(t[r], Simd::set1(step));
+  }
+  auto tile_sum = Simd::exp2(t[0]);
   Simd::store(p, tile_sum);
   FOVEA_UNROLL
   for (int r = 1; r < T; ++r) {
-    const auto e = Simd::exp2(Simd::sub(s[r], reference));
+    const auto e = Simd::exp2(t[r]);
     Simd::store(p + r * p_stride, e);
     tile_sum = Simd::add(tile_sum, e);
   }
@@ -155,8 +164,8 @@ enum class TileKind { kWhole, kFirst, kWorked };
 // Exponentials straight out of the accumulators, for T keys. p: [key][NV * kLanes]. The sum of a tile is formed before it is added, which
 // halves the error and is free. Returns whether all sums may still be in range: see take_reference().
 template <class Simd, int NV, TileKind kKind, int T = Simd::kKeyTile>
-__attribute__((noinline)) bool exponentiate_tile(const float *k, int64_t k_stride, const float *panel, int64_t dim_k, float *max,
-                                                 float *sum, float *p, const TileWork<Simd> *work) {
+__attribute__((noinline)) bool exponentiate_tile(const float *k, int64_t k_stride, const float *panel, int64_t dim_k,
+                                                 SoftmaxState<Simd> &state, float *p, const TileWork<Simd> *work) {
   constexpr int L = Simd::kLanes;
   typename Simd::Vector acc[T][NV];
   multiply_keys<Simd, NV, T>(k, k_stride, panel, dim_k, acc);
@@ -166,13 +175,14 @@ __attribute__((noinline)) bool exponentiate_tile(const float *k, int64_t k_strid
     typename Simd::Vector s[T];
     FOVEA_UNROLL
     for (int r = 0; r < T; ++r) s[r] = acc[r][v];
-    auto reference = Simd::load(max + v * L);
+    float *max = state.chunk_max + v * L;
+    auto reference = Simd::load(max);
     if constexpr (kKind == TileKind::kWorked) {
       finish_vector<Simd, T>(s, v * L, *work);
       if constexpr (T == kKeyTile) {
         if (work->takes_references) {
-          take_reference<Simd, T>(s, work->rise ? work->rise + v * L : nullptr, reference, beyond);
-          Simd::store(max + v * L, reference);
+          take_reference<Simd, T>(s, state.step, work->rise ? work->rise + v * L : nullptr, reference, beyond);
+          Simd::store(max, reference);
         }
       }
       reference = finite_reference<Simd>(reference);
@@ -180,22 +190,22 @@ __attribute__((noinline)) bool exponentiate_tile(const float *k, int64_t k_strid
     if constexpr (kKind == TileKind::kFirst) {
       FOVEA_UNROLL
       for (int r = 0; r < T; ++r) reference = Simd::max(reference, s[r]);
-      Simd::store(max + v * L, reference);
+      Simd::store(max, reference);
       reference = finite_reference<Simd>(reference);
     }
-    exponentiate_vector<Simd, T>(s, reference, p + v * L, NV * L, sum + v * L);
+    exponentiate_vector<Simd, T>(s, state.step, reference, p + v * L, NV * L, state.run_sum + v * L);
   }
   return kKind != TileKind::kWorked || Simd::all_less(beyond, Simd::set1(1.0f));
 }
 
 // Whole tiles of `keys` < kKeyTile keys: what remains at the end of the keys.
 template <class Simd, int NV, int T = Simd::kKeyTile - 1>
-FOVEA_INLINE void exponentiate_rest(int64_t keys, const float *k, int64_t k_stride, const float *panel, int64_t dim_k, float *max,
-                                    float *sum, float *p) {
+FOVEA_INLINE void exponentiate_rest(int64_t keys, const float *k, int64_t k_stride, const float *panel, int64_t dim_k,
+                                    SoftmaxState<Simd> &state, float *p) {
   if constexpr (T > 1) {
-    if (keys < T) return exponentiate_rest<Simd, NV, T - 1>(keys, k, k_stride, panel, dim_k, max, sum, p);
+    if (keys < T) return exponentiate_rest<Simd, NV, T - 1>(keys, k, k_stride, panel, dim_k, state, p);
   }
-  exponentiate_tile<Simd, NV, TileKind::kWhole, T>(k, k_stride, panel, dim_k, max, sum, p, nullptr);
+  exponentiate_tile<Simd, NV, TileKind::kWhole, T>(k, k_stride, panel, dim_k, state, p, nullptr);
 }
 
 // A tile whose finished scores are in memory, [key][width]: they become exponentials.
@@ -209,7 +219,7 @@ FOVEA_INLINE void exponentiate_scores(float *score, SoftmaxState<Simd> &state, i
       float *at = score + t * width + i;
       FOVEA_UNROLL
       for (int r = 0; r < Simd::kKeyTile; ++r) s[r] = Simd::load(at + r * width);
-      exponentiate_vector<Simd, Simd::kKeyTile>(s, reference, at, width, state.run_sum + i);
+      exponentiate_vector<Simd, Simd::kKeyTile>(s, state.step, reference, at, width, state.run_sum + i);
     }
   }
 }
@@ -224,7 +234,7 @@ FOVEA_INLINE bool take_references(const float *score, const float *rise, Softmax
     FOVEA_UNROLL
     for (int r = 0; r < kKeyTile; ++r) s[r] = Simd::load(score + r * width + i);
     auto reference = Simd::load(state.chunk_max + i);
-    take_reference<Simd, kKeyTile>(s, rise ? rise + i : nullptr, reference, beyond);
+    take_reference<Simd, kKeyTile>(s, state.step, rise ? rise + i : nullptr, reference, beyond);
     Simd::store(state.chunk_max + i, reference);
   }
   return Simd::all_less(beyond, Simd::set1(1.0f));
@@ -237,16 +247,18 @@ template <class Simd>
 FOVEA_INLINE void move_references(const float *score, int64_t tiles, const ChunkState<Simd> &before, const float *too_large,
                                   const float *too_small, SoftmaxState<Simd> &state, int vectors, float *rescale) {
   const int width = vectors * Simd::kLanes;
-  const auto one = Simd::set1(1.0f), half = Simd::set1(0.5f);
+  const auto one = Simd::set1(1.0f), half = Simd::set1(0.5f), step = Simd::set1(state.step);
+  const auto sure_to_pass = Simd::set1(kSureToPass / state.step);
   for (int i = 0; i < width; i += Simd::kLanes) {
     const auto old = Simd::load(state.chunk_max + i);
     auto highest = Simd::set1(kNoKeys);
     for (int64_t j = 0; j < tiles * kKeyTile; ++j) highest = Simd::max(highest, Simd::load(score + j * width + i));
     const auto raised = Simd::max(old, highest);
-    const auto raise = Simd::select_less(Simd::add(old, Simd::set1(kSureToPass)), highest, one, Simd::load(too_large + i));
+    const auto raise = Simd::select_less(Simd::add(old, sure_to_pass), highest, one, Simd::load(too_large + i));
     auto reference = Simd::select_less(half, raise, raised, old);
     reference = Simd::select_less(half, Simd::load(too_small + i), highest, reference);
-    const auto kept = Simd::select_less(half, raise, Simd::exp2(Simd::sub(Simd::load(before.max + i), raised)), one);
+    const auto kept =
+        Simd::select_less(half, raise, Simd::exp2(Simd::mul(Simd::sub(Simd::load(before.max + i), raised), step)), one);
     Simd::store(state.chunk_max + i, reference);
     Simd::store(state.chunk_sum + i, Simd::mul(Simd::load(before.sum + i), kept));
     Simd::store(state.chunk_low + i, Simd::mul(Simd::load(before.low + i), kept));
@@ -261,10 +273,11 @@ struct Fold {
   typename Simd::Vector max, sum, sum_low, keep, take;
 };
 template <class Simd>
-FOVEA_INLINE void fold(Fold<Simd> &f, typename Simd::Vector chunk_max, typename Simd::Vector chunk_sum) {
+FOVEA_INLINE void fold(Fold<Simd> &f, typename Simd::Vector step, typename Simd::Vector chunk_max,
+                       typename Simd::Vector chunk_sum) {
   const auto max = Simd::max(f.max, chunk_max), reference = finite_reference<Simd>(max);
-  f.keep = Simd::exp2(Simd::sub(f.max, reference));
-  f.take = Simd::exp2(Simd::sub(chunk_max, reference));
+  f.keep = Simd::exp2(Simd::mul(Simd::sub(f.max, reference), step));
+  f.take = Simd::exp2(Simd::mul(Simd::sub(chunk_max, reference), step));
   f.max = max;
   f.sum_low = Simd::mul(f.sum_low, f.keep);
   f.sum = add_exactly<Simd>(Simd::mul(f.sum, f.keep), Simd::mul(chunk_sum, f.take), f.sum_low);
@@ -282,7 +295,7 @@ FOVEA_INLINE void fold_chunk(SoftmaxState<Simd> &state, int vectors) {
     f.max = Simd::load(state.max + i);
     f.sum = Simd::load(state.sum + i);
     f.sum_low = Simd::load(state.sum_low + i);
-    fold<Simd>(f, Simd::load(state.chunk_max + i), chunk_total(state, i));
+    fold<Simd>(f, Simd::set1(state.step), Simd::load(state.chunk_max + i), chunk_total(state, i));
     Simd::store(state.max + i, f.max);
     Simd::store(state.sum + i, f.sum);
     Simd::store(state.sum_low + i, f.sum_low);
@@ -309,14 +322,15 @@ FOVEA_INLINE void fold_first_chunk(SoftmaxState<Simd> &state, int vectors) {
 // the sum, and what it divides, are in a smaller unit.
 constexpr double kLargeSum = 0x1p64;
 constexpr float kLargeSumUnit = 0x1p-64f;
-FOVEA_INLINE double sink_weight(float sink, float max) {
-  return __builtin_exp(static_cast<double>(sink) - static_cast<double>(max) * kLn2);
+FOVEA_INLINE double natural(float max, float step) { return static_cast<double>(max) * static_cast<double>(step) * kLn2; }
+FOVEA_INLINE double sink_weight(float sink, float max, float step) {
+  return __builtin_exp(static_cast<double>(sink) - natural(max, step));
 }
 
-// Natural log of the sum of exponentials, from log2 units, a sink included (-inf: none).
-FOVEA_INLINE float log_sum_exp(float max, float sum, float sink) {
+// Natural log of the sum of exponentials, a sink included (-inf: none).
+FOVEA_INLINE float log_sum_exp(float max, float step, float sum, float sink) {
   if (sum < kSmallest) return sink;
-  const double keys = static_cast<double>(max) * kLn2 + __builtin_log(static_cast<double>(sum));
+  const double keys = natural(max, step) + __builtin_log(static_cast<double>(sum));
   if (sink < kLowest) return static_cast<float>(keys);
   const double larger = keys < sink ? sink : keys, smaller = keys < sink ? keys : sink;
   return static_cast<float>(larger + __builtin_log1p(__builtin_exp(smaller - larger)));

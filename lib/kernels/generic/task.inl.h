@@ -52,8 +52,8 @@ struct Task {
   RowRange rows;
   MaskMap mask_map;
   bool dims_in_lanes;
-  bool always_shaped;  // scores of every block are changed
-  float query_scale;
+  bool always_shaped;       // scores of every block are changed
+  float query_scale, step;  // what packed queries are multiplied by; see softmax.inl.h
   ScoreShape<Simd> shape;
   int64_t panel_count;
   Panel<Simd> *panels;
@@ -95,10 +95,8 @@ struct Task {
     carve(problem, count, scratch);
     // Depends on the row's own entry alone, not on the rows of a task, so that a row's bits do not depend on how tasks are cut.
     dims_in_lanes = rows.q_len * problem.group <= kFewRows;
-    // The unit of scores: where no function of the caller sees them, log2(e) is in the packed queries already.
-    const double unit = problem.score ? 1 : kLog2E;
-    shape.unit = static_cast<float>(unit);
-    query_scale = static_cast<float>(static_cast<double>(problem.scale) * unit);
+    set_scale();
+    const auto unit = static_cast<double>(shape.unit);
     // Its reciprocal shall not be subnormal; scores that such a cap would change are far outside of the error bound.
     const double softcap = problem.softcap < kMostSoftcap ? problem.softcap : kMostSoftcap;
     shape.cap = static_cast<float>(softcap * unit);
@@ -126,6 +124,22 @@ struct Task {
     }
   }
 
+  // Queries are packed times the scale, so that scores are in log2 units; natural ones where a function of the caller sees them. But products
+  // with 16-bit numbers lose little or nothing, and queries shall not either: they are multiplied by a power of 2 alone, and what else
+  // there is becomes the step of scores.
+  void set_scale() {
+    const bool has_16_bits = call->q.dtype != FOVEA_F32 || call->k.dtype != FOVEA_F32;
+    double scale = static_cast<double>(call->scale) * (call->score ? 1 : kLog2E);
+    step = call->score ? static_cast<float>(kLog2E) : 1.0f;
+    if (has_16_bits && !call->score && scale != 0 && __builtin_isfinite(scale)) {
+      int exponent;
+      step = static_cast<float>(2 * __builtin_fabs(__builtin_frexp(scale, &exponent)));
+      scale = __builtin_copysign(__builtin_ldexp(1, exponent - 1), scale);
+    }
+    query_scale = static_cast<float>(scale);
+    shape.unit = static_cast<float>(kLog2E / static_cast<double>(step));
+  }
+
   void find_rows(const Panel<Simd> &panel, const int64_t *stride, int64_t first_query, int64_t *offset) const {
     row_offsets(*call, rows, stride, first_query, panel.first_row, panel.rows, panel.vectors * L, offset);
   }
@@ -151,6 +165,7 @@ struct Task {
       Simd::store(panel.state.sum + i, Simd::set1(0.0f));
       Simd::store(panel.state.sum_low + i, Simd::set1(0.0f));
     }
+    panel.state.step = step;
     panel.started = false;
     if (queries == nullptr) return;
     // Lanes behind the last row repeat it, so that they never stand out.
@@ -251,7 +266,7 @@ struct Task {
     SoftmaxState<Simd> &state = panel.state;
     state.unit[r] = 1.0f;
     if (call->sinks == nullptr || state.max[r] < kLowest) return;
-    const double sum = static_cast<double>(state.divide[r]) + sink_weight(sink(panel.first_row + r), state.max[r]);
+    const double sum = static_cast<double>(state.divide[r]) + sink_weight(sink(panel.first_row + r), state.max[r], state.step);
     if (sum > kLargeSum) state.unit[r] = kLargeSumUnit;
     state.divide[r] = static_cast<float>(sum * static_cast<double>(state.unit[r]));
   }
