@@ -18,9 +18,8 @@ struct Arena {
   }
 };
 
-// Up to so many rows share a key-value head, scores are computed with the dims in the lanes. With them in the lanes a score costs
+// Up to kFewRows rows share a key-value head: scores are computed with the dims in the lanes. With them in the lanes a score costs
 // dim_k / kLanes multiply-adds and a sum over lanes, otherwise dim_k of a vector that these rows do not fill.
-constexpr int64_t kFewRows = 4;
 
 constexpr float kSteepSlope = 0x1p60f;  // times any distance, which is below 2^62, less is far from overflow
 constexpr double kMostSoftcap = 0x1p120;
