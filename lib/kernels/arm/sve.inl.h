@@ -19,6 +19,7 @@ struct SveVector {
   static constexpr int kWindowPanelVectors = kPanelVectors;
   static constexpr int kValueVectors = 4;
   static constexpr int value_rows(int vectors) { return vectors == 4 ? 6 : 8; }
+  static constexpr int value_vectors(int64_t) { return kValueVectors; }
 
   static FOVEA_INLINE svbool_t all() { return svptrue_b32(); }
   static FOVEA_INLINE Vector load(const float *p) { return svld1(all(), p); }

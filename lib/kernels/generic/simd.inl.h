@@ -4,7 +4,8 @@
 //   Vector, kLanes                      a vector of floats
 //   kPanelVectors, kKeyTile             tile of scores: kKeyTile keys x kPanelVectors vectors of queries, one accumulator each
 //   kWindowPanelVectors                 of panels of a call with a window (causal is one)
-//   kValueVectors, value_rows(w)        tile of outputs: value_rows(w) rows x w <= kValueVectors vectors of value dims
+//   kValueVectors, value_rows(w)        tile of outputs: value_rows(w) rows x w <= kValueVectors vectors of value dims;
+//   value_vectors(rows)                 w for so many rows
 //   clamp(t, low, high)                 NaN stays NaN
 //   exponent_bits(biased)               the low bits of its lanes shifted into the exponent: 2^n from n + 127
 //   load, store, set1, add, sub, mul, div, fma(a, b, c) = a * b + c, abs, max, min, select_less(a, b, x, y) = a < b ? x : y

@@ -14,8 +14,9 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
   // 12 accumulators, 3 query vectors and a broadcast fill the 16 registers.
   static constexpr int kPanelVectors = 3, kKeyTile = 4;
   static constexpr int kWindowPanelVectors = kPanelVectors;
-  static constexpr int kValueVectors = 2;
-  static constexpr int value_rows(int) { return 6; }
+  static constexpr int kValueVectors = 4;
+  static constexpr int value_rows(int vectors) { return vectors <= 2 ? 6 : 3; }
+  static constexpr int value_vectors(int64_t rows) { return rows <= 3 ? 4 : 2; }  // few rows need more sums to hide their latency
 
   static FOVEA_INLINE Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
   // Halves of two vectors, then pairs and lanes are added, so that in the end each lane is a sum of its own.

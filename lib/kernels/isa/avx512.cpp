@@ -17,6 +17,7 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
   static constexpr int kWindowPanelVectors = 2;
   static constexpr int kValueVectors = 4;
   static constexpr int value_rows(int vectors) { return vectors == 4 ? 6 : vectors == 3 ? 8 : 12; }
+  static constexpr int value_vectors(int64_t) { return kValueVectors; }
 
   // xsimd 8.1 multiplies and adds here.
   static FOVEA_INLINE Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }

@@ -16,6 +16,7 @@ struct Simd : BufferedTail<XsimdVector<FOVEA_XSIMD_ARCH>> {
   static constexpr int kWindowPanelVectors = kPanelVectors;
   static constexpr int kValueVectors = 4;
   static constexpr int value_rows(int vectors) { return vectors == 4 ? 6 : 8; }
+  static constexpr int value_vectors(int64_t) { return kValueVectors; }
 
   // In a register, from where FMLA takes it by element: LD1R, which fills a vector from memory, takes time of a multiply-add pipe
   // too.

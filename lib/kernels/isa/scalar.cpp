@@ -53,6 +53,7 @@ struct Simd : ShuffledByLane<ConvertedByLane<BufferedTail<Vector4>>> {
   static constexpr int kWindowPanelVectors = kPanelVectors;
   static constexpr int kValueVectors = 2;
   static constexpr int value_rows(int) { return 4; }
+  static constexpr int value_vectors(int64_t) { return kValueVectors; }
   static FOVEA_INLINE Vector exp2(Vector t) { return exp2_by_exponent_bits<Simd>(t); }
 };
 
