@@ -84,7 +84,7 @@ enum {
   FOVEA_ISA_AMX = 14,         /* and AMX tiles, with the permission of the OS */
   FOVEA_ISA_NEON = 40,        /* Advanced SIMD */
   FOVEA_ISA_NEON_BF16 = 41,   /* and BFMMLA */
-  FOVEA_ISA_SVE = 42          /* Scalable Vector Extension, any length */
+  FOVEA_ISA_SVE = 42          /* Scalable Vector Extension of 128 to 2048 bits, the same in all threads */
 };
 
 /* The position p of query i, which causal, windows and ALiBi compare with the positions of keys; q_len and kv_len are the lengths
@@ -277,11 +277,11 @@ FOVEA_API fovea_status fovea_workspace_size(const fovea_context *c, const fovea_
  * Same call, same bits; a row's bits depend on neither threads, executor, batch nor other heads. */
 FOVEA_API fovea_status fovea_forward(const fovea_context *c, const fovea_params *p, void *workspace, size_t bytes);
 
-/* Levels known on this architecture, best last; fills at most capacity entries and returns how many there are. usable_only: only
+/* Levels known on this architecture, best here last; fills at most capacity entries and returns how many there are. usable_only: only
  * those that are compiled in and that this CPU and OS allow. */
 FOVEA_API int32_t fovea_isa_list(fovea_isa *out, int32_t capacity, int32_t usable_only);
 
-/* Lower-case name, as FOVEA_ISA takes it ("scalar", "avx2", "avx512", "neon", ...); "unknown" for other numbers. */
+/* Lower-case name, as FOVEA_ISA takes it ("scalar", "avx2", "avx512", "neon", "sve", ...); "unknown" for other numbers. */
 FOVEA_API const char *fovea_isa_name(fovea_isa isa);
 
 /* Why a level cannot be used here, or "" where it can. The text is constant for the life of the process. */
