@@ -68,9 +68,11 @@ enum {
   FOVEA_F16 = 2,   /* IEEE binary16 */
   FOVEA_BF16 = 3,  /* the upper half of a binary32 */
   FOVEA_BOOL = 10, /* one byte, 0 or not 0 */
-  FOVEA_I8 = 20,   /* signed byte, scaled by k_scale or v_scale */
-  FOVEA_Q8_0 = 21, /* blocks of 32: one binary16 scale, 32 signed bytes */
-  FOVEA_Q4_0 = 22  /* blocks of 32: one binary16 scale, 16 bytes of two nibbles */
+  FOVEA_I8 = 20,   /* signed byte, times its row's k_scale or v_scale */
+  FOVEA_Q8_0 = 21, /* ggml's blocks of 32, 34 bytes: a binary16 scale, 32 signed bytes; an element is the scale times its byte */
+  FOVEA_Q4_0 =
+      22 /* ggml's blocks of 32, 18 bytes: a binary16 scale, 16 bytes; element i is the scale times (low nibble of byte i, less
+                      8), element i + 16 likewise of its high nibble */
 };
 
 /* Levels of instruction sets. A level means all of its features, present in the CPU and enabled by the OS. */
@@ -113,7 +115,8 @@ enum {
 
 /* A view of memory that the caller owns. Axes are [batch, head, seq, dim]. Strides count elements (not bytes), are >= 0, and
  * may be anything on any axis, the innermost included; 0 repeats an input along an axis. The stride of an axis of size 1 is
- * ignored. Only element alignment is needed. */
+ * ignored. Only element alignment is needed. FOVEA_Q8_0 and FOVEA_Q4_0: strides count blocks, which lie side by side in a row, so
+ * that stride[3] is 1 where there are several; the dims are a multiple of 32 and the alignment is 2. */
 typedef struct fovea_tensor {
   void *data; /* NULL: absent, where the tensor is optional */
   int64_t stride[4];
@@ -142,9 +145,7 @@ typedef struct fovea_score_tile {
  * depend on nothing but its query, its key and user. It runs in round-to-nearest with subnormals flushed to 0 and no traps. */
 typedef void (*fovea_score_fn)(void *user, const fovea_score_tile *tile);
 
-/* One attention call. fovea_params_init() fills it; set the data pointers and what differs from the defaults. Fields marked
- * [later] belong to features that this version does not have: they must keep the value that fovea_params_init() gave them,
- * else the call returns FOVEA_ERR_UNSUPPORTED and names the field. Only out, weights and lse are written.
+/* One attention call. fovea_params_init() fills it; set the data pointers and what differs from the defaults. Only out, weights and lse are written.
  *
  * The score of the query at position p and key j, each step optional but the first:
  *   scale * (q . k), softcap * tanh(score / softcap), - alibi_slopes[head] * |p - j|, + mask, the score function.
@@ -154,7 +155,8 @@ typedef struct fovea_params {
   uint32_t struct_size; /* sizeof(fovea_params) of the caller */
   uint32_t flags;       /* 0 */
   int64_t batch, heads_q, heads_kv, seq_q, seq_kv, dim_k, dim_v;
-  /* q, k, v and out are FOVEA_F32, FOVEA_F16 or FOVEA_BF16, in any mix. Arithmetic is float32; results are rounded to nearest even. */
+  /* q, k, v and out are FOVEA_F32, FOVEA_F16 or FOVEA_BF16, in any mix, k and v also FOVEA_I8, FOVEA_Q8_0 or FOVEA_Q4_0. Arithmetic is
+   * float32; results are rounded to nearest even. */
   fovea_tensor q;   /* [batch, heads_q,  seq_q,  dim_k] */
   fovea_tensor k;   /* [batch, heads_kv, seq_kv, dim_k]; query head h uses key-value head h * heads_kv / heads_q */
   fovea_tensor v;   /* [batch, heads_kv, seq_kv, dim_v] */
@@ -214,7 +216,9 @@ typedef struct fovea_params {
   const int32_t *block_table;
   int64_t block_table_stride, num_pages;
 
-  fovea_tensor k_scale, v_scale; /* [later] */
+  /* Where k or v is FOVEA_I8, and only there: FOVEA_F32, [batch or page, heads_kv, token or slot, 1], one factor for all dims of a row.
+   * Strides are as those of k and v; 0 repeats. */
+  fovea_tensor k_scale, v_scale;
 } fovea_params;
 
 /* Runs task(arg, i, worker) once for each i in [0, n) and returns when all have returned. Tasks may run at the same time on

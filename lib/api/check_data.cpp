@@ -14,7 +14,8 @@ fovea_status check_address(const Operand &t) {
   if (t.is_empty()) return FOVEA_OK;
   if (!t.data) return fail(FOVEA_ERR_NULL_POINTER, "%s: must not be NULL", t.name);
   const uintptr_t address = reinterpret_cast<uintptr_t>(t.data), bytes = uintptr_t(t.element_bytes);
-  if (address % bytes) return fail(FOVEA_ERR_INVALID_ARGUMENT, "%s: its address is not a multiple of the element size", t.name);
+  if (address % uintptr_t(t.alignment()))
+    return fail(FOVEA_ERR_INVALID_ARGUMENT, "%s: its address is not a multiple of %" PRId64, t.name, t.alignment());
   uintptr_t end = address + bytes - 1;
   for (int a = 0; a < 4; ++a)
     if (__builtin_add_overflow(end, uintptr_t((t.size[a] - 1) * t.stride[a]) * bytes, &end))

@@ -87,25 +87,12 @@ fovea_status check_pages(const fovea_params &p) {
   return FOVEA_OK;
 }
 
-bool is_zero(const fovea_tensor &t) {
-  return !t.data && !t.stride[0] && !t.stride[1] && !t.stride[2] && !t.stride[3] && !t.dtype && !t.reserved;
+fovea_status check_flags(const fovea_params &p) {
+  if (p.flags == 0) return FOVEA_OK;
+  return fail(FOVEA_ERR_UNSUPPORTED, "flags: this version supports only the value that fovea_params_init() sets");
 }
 
-// The first field of a feature that this version does not have which is not as fovea_params_init() leaves it; null: none.
-const char *changed_later_field(const fovea_params &p) {
-  if (p.flags != 0) return "flags";
-  if (!is_zero(p.k_scale)) return "k_scale";
-  if (!is_zero(p.v_scale)) return "v_scale";
-  return nullptr;
-}
-
-fovea_status check_later_fields(const fovea_params &p) {
-  const char *name = changed_later_field(p);
-  if (!name) return FOVEA_OK;
-  return fail(FOVEA_ERR_UNSUPPORTED, "%s: this version supports only the value that fovea_params_init() sets", name);
-}
-
-enum class Role { kActivation, kCache, kMask, kWeights };  // K and V may come quantised, in later versions
+enum class Role { kActivation, kCache, kMask, kFloat };
 
 fovea_status check_dtype(const char *name, const fovea_tensor &t, Role role) {
   const bool is_mask = role == Role::kMask;
@@ -113,13 +100,13 @@ fovea_status check_dtype(const char *name, const fovea_tensor &t, Role role) {
     case FOVEA_F32: break;
     case FOVEA_F16:
     case FOVEA_BF16:
-      if (role != Role::kWeights) break;
+      if (role != Role::kFloat) break;
       return fail(FOVEA_ERR_UNSUPPORTED, "%s.dtype: this version supports only FOVEA_F32 here", name);
     case FOVEA_I8:
     case FOVEA_Q8_0:
     case FOVEA_Q4_0:
-      if (role != Role::kCache) return fail(FOVEA_ERR_INVALID_DTYPE, "%s.dtype: %" PRId32 " is only for k and v", name, t.dtype);
-      return fail(FOVEA_ERR_UNSUPPORTED, "%s.dtype: this version supports only FOVEA_F32", name);
+      if (role == Role::kCache) break;
+      return fail(FOVEA_ERR_INVALID_DTYPE, "%s.dtype: %" PRId32 " is only for k and v", name, t.dtype);
     case FOVEA_BOOL:
       if (is_mask) break;
       [[fallthrough]];
@@ -129,12 +116,30 @@ fovea_status check_dtype(const char *name, const fovea_tensor &t, Role role) {
   return FOVEA_OK;
 }
 
+// k or v. Blocks and scales of rows.
+fovea_status check_cache(const char *name, const fovea_tensor &t, const char *dim_name, int64_t dim, const char *scale_name,
+                         const fovea_tensor &scale) {
+  const fovea_status status = check_dtype(name, t, Role::kCache);
+  if (status) return status;
+  const int64_t block = format_of(t.dtype).elements;
+  if (dim % block)
+    return fail(FOVEA_ERR_INVALID_SIZE, "%s.dtype: its blocks of %" PRId64 " elements do not divide %s, %" PRId64, name, block,
+                dim_name, dim);
+  if (block > 1 && dim > block && t.stride[3] != 1)
+    return fail(FOVEA_ERR_INVALID_STRIDE, "%s.stride[3]: %" PRId64 " is not 1: the blocks of a row lie side by side", name,
+                t.stride[3]);
+  if (!scale.data) return FOVEA_OK;
+  if (t.dtype != FOVEA_I8)
+    return fail(FOVEA_ERR_INVALID_ARGUMENT, "%s: must be NULL where %s.dtype is not FOVEA_I8", scale_name, name);
+  return check_dtype(scale_name, scale, Role::kFloat);
+}
+
 fovea_status check_dtypes(const fovea_params &p) {
   fovea_status status = check_dtype("q", p.q, Role::kActivation);
-  if (!status) status = check_dtype("k", p.k, Role::kCache);
-  if (!status) status = check_dtype("v", p.v, Role::kCache);
+  if (!status) status = check_cache("k", p.k, "dim_k", p.dim_k, "k_scale", p.k_scale);
+  if (!status) status = check_cache("v", p.v, "dim_v", p.dim_v, "v_scale", p.v_scale);
   if (!status) status = check_dtype("out", p.out, Role::kActivation);
-  if (!status && p.weights.data) status = check_dtype("weights", p.weights, Role::kWeights);
+  if (!status && p.weights.data) status = check_dtype("weights", p.weights, Role::kFloat);
   if (!status && p.mask.data) status = check_dtype("mask", p.mask, Role::kMask);
   return status;
 }
@@ -175,8 +180,14 @@ void forget_empty_strides(Problem *p) {
   const struct {
     Tensor *tensor;
     bool empty;
-  } tensors[] = {{&p->q, no_queries || p->dim_k == 0},   {&p->k, no_keys || p->dim_k == 0}, {&p->v, no_keys || p->dim_v == 0},
-                 {&p->out, no_queries || p->dim_v == 0}, {&p->weights, no_scores},          {&p->mask, no_scores}};
+  } tensors[] = {{&p->q, no_queries || p->dim_k == 0},
+                 {&p->k, no_keys || p->dim_k == 0},
+                 {&p->v, no_keys || p->dim_v == 0},
+                 {&p->k_scale, no_keys},
+                 {&p->v_scale, no_keys},
+                 {&p->out, no_queries || p->dim_v == 0},
+                 {&p->weights, no_scores},
+                 {&p->mask, no_scores}};
   for (const auto &t : tensors)
     for (int a = 0; a < 4 && t.empty; ++a) t.tensor->stride[a] = 0;
 }
@@ -191,6 +202,8 @@ Problem to_problem(const fovea_params &p) {
   r.q = to_tensor(p.q), r.k = to_tensor(p.k), r.v = to_tensor(p.v), r.out = to_tensor(p.out);
   if (p.weights.data) r.weights = to_tensor(p.weights);
   if (p.mask.data) r.mask = to_tensor(p.mask);
+  if (p.k.dtype == FOVEA_I8) r.k_scale = to_tensor(p.k_scale);
+  if (p.v.dtype == FOVEA_I8) r.v_scale = to_tensor(p.v_scale);
   r.cu_seqlens_q = p.cu_seqlens_q, r.cu_seqlens_kv = p.cu_seqlens_kv;
   r.page_size = p.page_size, r.num_pages = p.num_pages;
   r.block_table = p.block_table, r.block_table_stride = p.block_table_stride;
@@ -198,8 +211,10 @@ Problem to_problem(const fovea_params &p) {
   const int64_t batch_q = p.cu_seqlens_q ? 1 : p.batch;
   const KeyAxes keys = key_axes(r);
   drop_ignored_strides(r.q.stride, batch_q, p.heads_q, p.seq_q, p.dim_k);
-  drop_ignored_strides(r.k.stride, keys.entries, p.heads_kv, keys.length, p.dim_k);
-  drop_ignored_strides(r.v.stride, keys.entries, p.heads_kv, keys.length, p.dim_v);
+  drop_ignored_strides(r.k.stride, keys.entries, p.heads_kv, keys.length, p.dim_k / format_of(p.k.dtype).elements);
+  drop_ignored_strides(r.v.stride, keys.entries, p.heads_kv, keys.length, p.dim_v / format_of(p.v.dtype).elements);
+  drop_ignored_strides(r.k_scale.stride, keys.entries, p.heads_kv, keys.length, 1);
+  drop_ignored_strides(r.v_scale.stride, keys.entries, p.heads_kv, keys.length, 1);
   drop_ignored_strides(r.out.stride, batch_q, p.heads_q, p.seq_q, p.dim_v);
   drop_ignored_strides(r.weights.stride, p.batch, p.heads_q, p.seq_q, p.seq_kv);
   drop_ignored_strides(r.mask.stride, p.batch, p.heads_q, p.seq_q, p.seq_kv);
@@ -251,7 +266,7 @@ fovea_status check_params(const fovea_params *p, Problem *problem) {
   if (!status) status = check_score_function(*p);
   if (!status) status = check_batching(*p);
   if (!status) status = check_pages(*p);
-  if (!status) status = check_later_fields(*p);
+  if (!status) status = check_flags(*p);
   if (!status) status = check_dtypes(*p);
   if (status) return status;
   const bool shares_tokens = is_packed(*p) && !p->mask.data;  // a mask has scores of its own for every entry

@@ -1,15 +1,18 @@
 #include "api/operands.h"
 
+#include "core/dtype.h"
+
 namespace fovea {
 namespace {
 
 Operand tensor(const char *name, const char *stride_name, const Tensor &t, int64_t batch, int64_t heads, int64_t seq, int64_t dim,
                bool is_output) {
+  const Format format = format_of(t.dtype);
   return {name,
           stride_name,
           t.data,
-          element_bytes(t.dtype),
-          {batch, heads, seq, dim},
+          format.bytes,
+          {batch, heads, seq, dim / format.elements},
           {t.stride[0], t.stride[1], t.stride[2], t.stride[3]},
           is_output};
 }
@@ -21,12 +24,15 @@ Operand array(const char *name, const T *data, int64_t size) {
 
 }  // namespace
 
-int64_t element_bytes(int32_t dtype) {
+Format format_of(int32_t dtype) {
   switch (dtype) {
-    case FOVEA_BOOL: return 1;
+    case FOVEA_BOOL:
+    case FOVEA_I8: return {1, 1};
     case FOVEA_F16:
-    case FOVEA_BF16: return 2;
-    default: return 4;
+    case FOVEA_BF16: return {1, 2};
+    case FOVEA_Q8_0: return {kBlockElements, kBytesQ8_0};
+    case FOVEA_Q4_0: return {kBlockElements, kBytesQ4_0};
+    default: return {1, 4};
   }
 }
 
@@ -39,11 +45,13 @@ bool is_countable(const int64_t size[4], int64_t element_bytes) {
   return true;
 }
 
+// The bytes of a block are no power of two: a row of blocks, which lie side by side, counts as a row of what they are aligned to.
 Elements Operand::elements() const {
+  const int64_t units = element_bytes / alignment();
   return {reinterpret_cast<uintptr_t>(data),
-          element_bytes,
-          {size[0], size[1], size[2], size[3]},
-          {stride[0], stride[1], stride[2], stride[3]}};
+          alignment(),
+          {size[0], size[1], size[2], size[3] * units},
+          {stride[0] * units, stride[1] * units, stride[2] * units, units > 1 ? 1 : stride[3]}};
 }
 
 Operand mask_operand(const Problem &p, int64_t q_len, int64_t kv_len) {
@@ -67,6 +75,8 @@ Operands::Operands(const Problem &p) {
   add(tensor("q", "q.stride", p.q, batch_q, p.heads_q, p.seq_q, p.dim_k, false));
   add(tensor("k", "k.stride", p.k, keys.entries, p.heads_kv, keys.length, p.dim_k, false));
   add(tensor("v", "v.stride", p.v, keys.entries, p.heads_kv, keys.length, p.dim_v, false));
+  if (p.k.dtype == FOVEA_I8) add(tensor("k_scale", "k_scale.stride", p.k_scale, keys.entries, p.heads_kv, keys.length, 1, false));
+  if (p.v.dtype == FOVEA_I8) add(tensor("v_scale", "v_scale.stride", p.v_scale, keys.entries, p.heads_kv, keys.length, 1, false));
   if (p.seqlens_q) add(array("seqlens_q", p.seqlens_q, p.batch));
   if (p.seqlens_kv) add(array("seqlens_kv", p.seqlens_kv, p.batch));
   if (p.cu_seqlens_q) add(array("cu_seqlens_q", p.cu_seqlens_q, p.batch + 1));

@@ -7,7 +7,11 @@
 
 namespace fovea {
 
-int64_t element_bytes(int32_t dtype);
+// What the elements of a type lie in: blocks of one or more, of so many bytes.
+struct Format {
+  int64_t elements, bytes;
+};
+Format format_of(int32_t dtype);
 
 bool has_zero(const int64_t size[4]);
 
@@ -17,10 +21,11 @@ bool is_countable(const int64_t size[4], int64_t element_bytes);
 struct Operand {
   const char *name, *stride_name;
   const void *data;
-  int64_t element_bytes;
+  int64_t element_bytes;  // of a block, where elements lie in such: sizes and strides count blocks then
   int64_t size[4], stride[4];
   bool is_output;
 
+  int64_t alignment() const { return element_bytes & -element_bytes; }
   bool is_empty() const { return has_zero(size); }
   Elements elements() const;
 };
@@ -43,7 +48,8 @@ class Operands {
   const Operand *end() const { return list_ + count_; }
 
  private:
-  Operand list_[12];  // three outputs, q, k, v, two arrays of lengths or offsets, a block table, slopes, sinks, and a mask
+  Operand
+      list_[14];  // three outputs, q, k, v, their scales, two arrays of lengths or offsets, a block table, slopes, sinks, a mask
   int count_ = 0;
 };
 

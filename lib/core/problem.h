@@ -10,7 +10,7 @@ namespace fovea {
 // A window without a bound: far beyond any sequence, and a position plus it still fits 64 bits.
 constexpr int64_t kUnbounded = INT64_MAX / 4;
 
-// A checked tensor. Strides count elements; the stride of an axis of size 1 is 0.
+// A checked tensor. Strides count elements, or blocks of them where the type has blocks (core/dtype.h); the stride of an axis of size 1 is 0.
 struct Tensor {
   void *data;
   int64_t stride[4];  // batch, head, seq, dim
@@ -36,6 +36,7 @@ struct Problem {
   int64_t num_pages;
   const int32_t *block_table;
   int64_t block_table_stride;
+  Tensor k_scale, v_scale;  // of each row of FOVEA_I8 keys and values; data null: of other types
 
   // Query i stands at position p = i, or i + kv_len - q_len where bottom_right, and sees the keys [p - window_left, p + window_right].
   // Causal is window_right 0.

@@ -37,12 +37,42 @@ uint16_t encode(const Format16 &f, double value) {
 
 size_t element_bytes(fovea_dtype dtype) {
   switch (dtype) {
-    case FOVEA_BOOL: return 1;
+    case FOVEA_BOOL:
+    case FOVEA_I8: return 1;
+    case FOVEA_Q8_0: return 34;
+    case FOVEA_Q4_0: return 18;
     case FOVEA_F16:
     case FOVEA_BF16: return 2;
     case FOVEA_F32: return 4;
     default: throw std::invalid_argument("a dtype without elements of its own");
   }
+}
+
+int64_t block_elements(fovea_dtype dtype) { return dtype == FOVEA_Q8_0 || dtype == FOVEA_Q4_0 ? 32 : 1; }
+
+double read_block_element(const void *data, fovea_dtype dtype, int64_t block, int64_t i) {
+  const unsigned char *bytes = static_cast<const unsigned char *>(data) + block * int64_t(element_bytes(dtype));
+  if (dtype == FOVEA_I8) return static_cast<int8_t>(*bytes);
+  if (block_elements(dtype) == 1) return read_element(data, dtype, block);
+  const double scale = decode(kBinary16, uint16_t(bytes[0] | bytes[1] << 8));
+  if (dtype == FOVEA_Q8_0) return scale * static_cast<int8_t>(bytes[2 + i]);
+  const int nibble = i < 16 ? bytes[2 + i] & 15 : bytes[2 + i - 16] >> 4;
+  return scale * (nibble - 8);
+}
+
+void write_block(void *data, fovea_dtype dtype, int64_t block, const float *values) {
+  unsigned char *bytes = static_cast<unsigned char *>(data) + block * int64_t(element_bytes(dtype));
+  float widest = 0;
+  for (int i = 0; i < 32; ++i) widest = std::fabs(values[i]) > std::fabs(widest) ? values[i] : widest;
+  const bool nibbles = dtype == FOVEA_Q4_0;
+  const uint16_t half = encode(kBinary16, nibbles ? double{widest} / -8 : std::fabs(double{widest}) / 127);
+  bytes[0] = uint8_t(half & 0xFF), bytes[1] = uint8_t(half >> 8);
+  const double scale = decode(kBinary16, half);
+  const auto whole = [&](int i, double low, double high) {
+    return scale == 0 ? 0 : int(std::min(std::max(std::nearbyint(double{values[i]} / scale), low), high));
+  };
+  for (int i = 0; i < 32 && !nibbles; ++i) bytes[2 + i] = uint8_t(whole(i, -127, 127));
+  for (int i = 0; i < 16 && nibbles; ++i) bytes[2 + i] = uint8_t((whole(i, -8, 7) + 8) | (whole(i + 16, -8, 7) + 8) << 4);
 }
 
 double read_element(const void *data, fovea_dtype dtype, int64_t index) {

@@ -66,6 +66,13 @@ int64_t position(const fovea_params &p, int64_t b, int64_t i) {
   return p.align == FOVEA_ALIGN_BOTTOM_RIGHT ? i + e.kv_len - e.q_len : i;
 }
 
+// Element d of a row of k or v, with the scale that the row of FOVEA_I8 has. A subnormal scale counts as 0 too.
+double cache_element(const fovea_tensor &t, const fovea_tensor &scale, const Place &at, int64_t d) {
+  const int64_t row = at.outer * t.stride[0] + at.head * t.stride[1] + at.row * t.stride[2], n = block_elements(t.dtype);
+  const double x = read_block_element(t.data, t.dtype, row + d / n * t.stride[3], d % n);
+  return flushed(t.dtype == FOVEA_I8 ? x * flushed(element(scale, at, 0)) : x);
+}
+
 // The keys and values of one (batch, key-value head) in double, keys transposed so that the inner loops run along keys.
 struct HeadMemory {
   int64_t keys;
@@ -80,8 +87,8 @@ HeadMemory load_head(const fovea_params &p, int64_t b, int64_t head_kv, const st
   for (int64_t j = 0; j < keys; ++j) {
     if (!seen[j]) continue;
     const Place at = place_of_key(p, b, head_kv, j);
-    for (int64_t c = 0; c < p.dim_k; ++c) head.k[c * keys + j] = flushed(element(p.k, at, c));
-    for (int64_t c = 0; c < p.dim_v; ++c) head.v[j * p.dim_v + c] = flushed(element(p.v, at, c));
+    for (int64_t c = 0; c < p.dim_k; ++c) head.k[c * keys + j] = cache_element(p.k, p.k_scale, at, c);
+    for (int64_t c = 0; c < p.dim_v; ++c) head.v[j * p.dim_v + c] = cache_element(p.v, p.v_scale, at, c);
   }
   return head;
 }

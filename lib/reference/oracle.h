@@ -9,7 +9,7 @@
 //   - subnormal elements of q, k and v are 0;
 //   - a finite score plus finite biases is never below -FLT_MAX.
 //
-// Inputs are taken as the numbers that their elements are, whatever the type.
+// Inputs are taken as the numbers that their elements are, whatever the type; quantised ones are exact products.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -25,7 +25,7 @@ constexpr unsigned char kPoison =
 constexpr int64_t kUnusedStride = std::numeric_limits<int64_t>::max();  // of the batch axis of packed tensors
 
 const std::vector<std::string> kLayouts = {"bhsd", "bshd", "bhds", "packed", "padded", "strided", "broadcast"};
-const std::vector<std::string> kTypes = {"f32", "f16", "bf16"};
+const std::vector<std::string> kTypes = {"f32", "f16", "bf16"}, kCacheTypes = {"f32", "f16", "bf16", "i8", "q8_0", "q4_0"};
 const std::vector<std::string> kDistributions = {"normal", "uniform", "ones", "zero", "outlier"};
 
 std::string parse_choice(const std::string &key, const std::string &value, const std::vector<std::string> &choices) {
@@ -64,7 +64,7 @@ struct Shape {
   int64_t batch, heads, seq, dim;
 };
 
-enum Role { kQ, kK, kV, kOut, kWeights, kLse, kMask, kRoles };
+enum Role { kQ, kK, kV, kOut, kWeights, kLse, kMask, kKScale, kVScale, kRoles };
 
 struct View {
   int64_t offset = 0;
@@ -213,7 +213,10 @@ Pages pages_of(const ProblemLine &line, const Side &queries, const Side &keys) {
 }
 
 fovea_dtype dtype_named(const std::string &name) {
-  return name == "bool" ? FOVEA_BOOL : name == "f16" ? FOVEA_F16 : name == "bf16" ? FOVEA_BF16 : FOVEA_F32;
+  static const std::map<std::string, fovea_dtype> named = {{"bool", FOVEA_BOOL}, {"f16", FOVEA_F16},   {"bf16", FOVEA_BF16},
+                                                           {"i8", FOVEA_I8},     {"q8_0", FOVEA_Q8_0}, {"q4_0", FOVEA_Q4_0}};
+  const auto found = named.find(name);
+  return found == named.end() ? FOVEA_F32 : found->second;
 }
 
 // What is added to a score; coordinates along which the mask repeats are 0.
@@ -366,8 +369,8 @@ std::string parse(const std::string &text, ProblemLine *line) {
          return parse_choice(key, value, kTypes);
        }},
       {"tq", word(kTypes, &line->type_q)},
-      {"tk", word(kTypes, &line->type_k)},
-      {"tv", word(kTypes, &line->type_v)},
+      {"tk", word(kCacheTypes, &line->type_k)},
+      {"tv", word(kCacheTypes, &line->type_v)},
       {"tout", word(kTypes, &line->type_out)},
       {"lse", flag(&line->lse)},
       {"weights", flag(&line->weights)},
@@ -404,6 +407,11 @@ std::string parse(const std::string &text, ProblemLine *line) {
     if (!error.empty()) return error;
   }
   if (line->heads_q && (line->heads_kv == 0 || line->heads_q % line->heads_kv)) return "hq: not a multiple of hkv";
+  for (const auto &[dim_key, dim, type_key, type] :
+       {std::make_tuple("dk", line->dim_k, "tk", line->type_k), std::make_tuple("dv", line->dim_v, "tv", line->type_v)})
+    if (const int64_t block = block_elements(dtype_named(type)); dim % block)
+      return dim_key + ("=" + std::to_string(dim)) + ": not a multiple of the " + std::to_string(block) +
+             " elements of a block of " + type_key + "=" + type;
   if (line->layout_out == "broadcast") return "out=broadcast: only inputs can be broadcast";
   if (line->weights && line->packed != "0") return "weights=1: not with packed";
   if (line->weights && line->page_size) return "weights=1: not with pages";
@@ -479,7 +487,8 @@ struct ProblemData::Impl {
   GuardedBuffer buffers[kRoles];  // those of q, k and v are empty where they are packed
   std::vector<GuardedBuffer> arrays;
 
-  const Side &side(Role role) const { return role == kK || role == kV ? keys : queries; }
+  static bool is_of_keys(Role role) { return role == kK || role == kV || role == kKScale || role == kVScale; }
+  const Side &side(Role role) const { return is_of_keys(role) ? keys : queries; }
   void *tensor(Role role) const {
     if (role <= kV && packed.bytes())
       return packed.as<unsigned char>() + views[role].offset * int64_t(element_bytes(types[role]));
@@ -499,7 +508,8 @@ struct ProblemData::Impl {
     });
     return values;
   }
-  bool is_paged(Role role) const { return pages.size && (role == kK || role == kV); }
+  bool is_paged(Role role) const { return pages.size && is_of_keys(role); }
+  void write_row(Role role, int64_t b, int64_t h, int64_t s, int64_t start, const std::vector<float> &row);
   int64_t start_of_row(Role role, int64_t b, int64_t h, int64_t s) const;
   void fill_input(const ProblemLine &line, Role role, bool broadcast);
   void fill_mask(const ProblemLine &line);
@@ -518,12 +528,29 @@ int64_t ProblemData::Impl::start_of_row(Role role, int64_t b, int64_t h, int64_t
   return outer * view.stride[0] + h * view.stride[1] + row * view.stride[2];
 }
 
+// A row of numbers, as elements of the tensor's type.
+void ProblemData::Impl::write_row(Role role, int64_t b, int64_t h, int64_t s, int64_t start, const std::vector<float> &row) {
+  const fovea_dtype dtype = types[role];
+  const int64_t step = views[role].stride[3], dim = int64_t(row.size()), block = block_elements(dtype);
+  if (dtype == FOVEA_I8) {
+    const Role scale_role = role == kK ? kKScale : kVScale;
+    float scale = 0;
+    for (const float x : row) scale = std::max(scale, std::fabs(x) / 127);
+    buffers[scale_role].as<float>()[start_of_row(scale_role, b, h, s)] = scale;
+    for (int64_t d = 0; d < dim; ++d)
+      buffers[role].as<int8_t>()[start + d * step] = int8_t(scale == 0 ? 0 : std::lrint(row[size_t(d)] / scale));
+  } else if (block > 1) {
+    for (int64_t d = 0; d < dim; d += block) write_block(tensor(role), dtype, start + d / block, row.data() + d);
+  } else {
+    for (int64_t d = 0; d < dim; ++d) write_element(tensor(role), dtype, start + d * step, row[size_t(d)]);
+  }
+}
+
 // The tokens of batch entries; all others stay poison.
 void ProblemData::Impl::fill_input(const ProblemLine &line, Role role, bool broadcast) {
   const Shape &shape = shapes[role];
-  const View &view = views[role];
   const Side &entries = side(role);
-  std::vector<float> row(static_cast<size_t>(shape.dim));
+  std::vector<float> row(static_cast<size_t>(shape.dim * block_elements(types[role])));
   for (int64_t b = 0; b < line.batch; ++b)
     for (int64_t h = 0; h < (broadcast ? std::min<int64_t>(shape.heads, 1) : shape.heads); ++h)
       for (int64_t s = 0; s < entries.length[size_t(b)]; ++s) {
@@ -531,9 +558,8 @@ void ProblemData::Impl::fill_input(const ProblemLine &line, Role role, bool broa
         if (start < 0) continue;
         const int64_t entry = broadcast && !entries.packed && !is_paged(role) ? 0 : b;  // the one that is repeated
         const uint64_t hash = mix(mix(mix(mix(mix(line.seed) + role) + uint64_t(entry)) + uint64_t(h)) + uint64_t(s));
-        fill_row(line, role, hash, shape.dim, row.data());
-        for (int64_t d = 0; d < shape.dim; ++d)
-          write_element(tensor(role), types[role], start + d * view.stride[3], row[size_t(d)]);
+        fill_row(line, role, hash, int64_t(row.size()), row.data());
+        write_row(role, b, h, s, start, row);
       }
 }
 
@@ -569,8 +595,10 @@ ProblemData::ProblemData(const ProblemLine &line, bool guard_front) : impl_(new 
   const int64_t key_entries = line.page_size ? impl.pages.count : keys.packed ? 1 : line.batch;
   const int64_t key_rows = line.page_size ? line.page_size : keys.tokens;
   impl.shapes[kQ] = {batch_q, line.heads_q, queries.tokens, line.dim_k};
-  impl.shapes[kK] = {key_entries, line.heads_kv, key_rows, line.dim_k};
-  impl.shapes[kV] = {key_entries, line.heads_kv, key_rows, line.dim_v};
+  const auto blocks = [](int64_t dim, const std::string &type) { return dim / block_elements(dtype_named(type)); };
+  impl.shapes[kK] = {key_entries, line.heads_kv, key_rows, blocks(line.dim_k, line.type_k)};
+  impl.shapes[kV] = {key_entries, line.heads_kv, key_rows, blocks(line.dim_v, line.type_v)};
+  impl.shapes[kKScale] = impl.shapes[kVScale] = {key_entries, line.heads_kv, key_rows, 1};
   impl.shapes[kOut] = {batch_q, line.heads_q, queries.tokens, line.dim_v};
   impl.shapes[kWeights] = {line.batch, line.heads_q, line.seq_q, line.seq_kv};
   impl.shapes[kLse] = {batch_q, line.heads_q, queries.tokens, 1};
@@ -583,23 +611,33 @@ ProblemData::ProblemData(const ProblemLine &line, bool guard_front) : impl_(new 
                                        line.layout_out,
                                        line.layout_out,
                                        line.layout_out,
-                                       line.layout_q == "broadcast" ? "bhsd" : line.layout_q};
+                                       line.layout_q == "broadcast" ? "bhsd" : line.layout_q,
+                                       line.layout_k,
+                                       line.layout_v};
   const fovea_dtype types[kRoles] = {dtype_named(line.type_q),
                                      dtype_named(line.type_k),
                                      dtype_named(line.type_v),
                                      dtype_named(line.type_out),
                                      FOVEA_F32,
                                      FOVEA_F32,
-                                     dtype_named(line.mask)};
+                                     dtype_named(line.mask),
+                                     FOVEA_F32,
+                                     FOVEA_F32};
   std::copy(types, types + kRoles, impl.types);
-  const bool wanted[kRoles] = {true, true, true, true, line.weights, line.lse, line.mask != "none"};
+  const bool wanted[kRoles] = {
+      true, true, true, true, line.weights, line.lse, line.mask != "none", line.type_k == "i8", line.type_v == "i8"};
   const bool packed = line.layout_q == "packed" && line.layout_k == "packed" && line.layout_v == "packed" && !line.page_size &&
                       queries.packed == keys.packed && queries.tokens == keys.tokens && line.dim_k == line.dim_v &&
                       line.type_q == line.type_k && line.type_k == line.type_v;
   for (int role = 0; role < kRoles; ++role) {
     View &view = impl.views[role];
-    view = own_view(layouts[role], impl.shapes[role], Role(role));
-    if (impl.is_paged(Role(role)) && layouts[role] == "broadcast") view.stride[0] = impl.shapes[role].seq * impl.shapes[role].dim;
+    const bool in_blocks = block_elements(types[role]) > 1;
+    const std::string &layout = layouts[role];
+    view = own_view(in_blocks && layout == "strided" ? "padded"
+                    : in_blocks && layout == "bhds"  ? "bhsd"
+                                                     : layout,
+                    impl.shapes[role], Role(role));
+    if (impl.is_paged(Role(role)) && layout == "broadcast") view.stride[0] = impl.shapes[role].seq * impl.shapes[role].dim;
     if (packed && role <= kV) {
       const int64_t heads = line.heads_q + 2 * line.heads_kv, dim = line.dim_k;
       const int64_t first_head = role == kQ ? 0 : line.heads_q + (role == kV) * line.heads_kv;
@@ -617,6 +655,7 @@ ProblemData::ProblemData(const ProblemLine &line, bool guard_front) : impl_(new 
     impl.fill_input(line, role, layouts[role] == "broadcast");
     impl.buffers[role].set_writable(false);
   }
+  for (const Role role : {kKScale, kVScale}) impl.buffers[role].set_writable(false);
   impl.packed.set_writable(false);
 
   const auto set = [&](fovea_tensor *t, Role role) {
@@ -628,6 +667,8 @@ ProblemData::ProblemData(const ProblemLine &line, bool guard_front) : impl_(new 
   set(&params.q, kQ);
   set(&params.k, kK);
   set(&params.v, kV);
+  if (wanted[kKScale]) set(&params.k_scale, kKScale);
+  if (wanted[kVScale]) set(&params.v_scale, kVScale);
   set(&params.out, kOut);
   if (line.weights) set(&params.weights, kWeights);
   if (line.lse) {
@@ -711,7 +752,7 @@ void ProblemData::reset_outputs() {
 }
 
 void ProblemData::make_inputs_writable() {
-  for (const Role role : {kQ, kK, kV, kMask}) impl_->buffers[role].set_writable(true);
+  for (const Role role : {kQ, kK, kV, kMask, kKScale, kVScale}) impl_->buffers[role].set_writable(true);
   for (GuardedBuffer &array : impl_->arrays) array.set_writable(true);
   impl_->packed.set_writable(true);
 }

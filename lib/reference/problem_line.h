@@ -17,7 +17,7 @@ namespace fovea::reference {
 //   left=-1 right=-1 align=br|tl softcap=0 alibi=0|1 sinks=0|1 lens=full|ragged packed=0|1|q|kv pages=0 score=none|modify|replace
 //   mask=none|bool|f32|f16|bf16 maskaxes=qk (any of b, h, q, k in this order) maskfill=random|true|blocks|late|low
 //   layout=bhsd|bshd|bhds|packed|padded|strided|broadcast (all tensors) q=... k=... v=... out=... (one tensor)
-//   type=f32|f16|bf16 (all four tensors) tq=... tk=... tv=... tout=... (one tensor)
+//   type=f32|f16|bf16 (all four tensors) tq=... tk=... tv=... tout=... (one tensor; tk and tv also i8|q8_0|q4_0)
 //   lse=0|1 weights=0|1 dist=normal|uniform|ones|zero|outlier gain=1 seed=1 isa=auto|scalar|avx2|... threads=1 exec=omp|pool|serial
 //
 // Layouts: bhsd and bshd are dense with dim innermost; bhds has seq innermost; packed makes q, k and v the parts of one
@@ -27,10 +27,12 @@ namespace fovea::reference {
 // repeats one head of one batch entry, for inputs only (as the layout of all tensors it leaves out in bhsd). weights and lse follow
 // out; the mask follows q, and repeats along the axes that maskaxes does not name.
 //
+// i8 rows have scales in a tensor of the row's layout. q8_0 and q4_0 blocks lie side by side: strided means padded, and bhds means bhsd.
+//
 // Inputs: normal is N(0, 1), uniform is [-1, 1); outlier is normal with some keys 32 times as large, some 0, and some values 10000
 // times as large, so that the first keys say little about the largest score. All are multiplied by gain. An input element depends
 // on seed and its coordinates (of its batch entry) alone: neither on layout nor on any size, and on the type only in that it is
-// rounded to it, to nearest even.
+// rounded to it, to nearest even, or quantised with the scale of its row or block.
 //
 // Lengths: ragged gives each batch entry lengths of its own, in seqlens_*; some are full, and with more than one entry one is 0.
 // packed puts the entries (segments) one after the other on one token axis, with cu_seqlens_*, on both sides or that of q or of k and

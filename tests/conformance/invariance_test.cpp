@@ -73,6 +73,9 @@ const char *const kShapes[] = {
     "hq=4 hkv=1 sq=3 skv=4097 dk=33 dv=31 weights=1 type=f16",
     "sq=97 skv=1500 dk=65 dv=1 causal=br dist=outlier v=strided tk=bf16 tv=f16",
     "hq=4 hkv=1 sq=1 skv=1500 dk=33 dv=7 dist=outlier type=bf16 tout=f32",
+    // Quantised keys and values.
+    "hq=8 hkv=2 sq=3 skv=4097 dk=64 dv=64 causal=br tk=q8_0 tv=q8_0 weights=1",
+    "hq=3 hkv=1 sq=97 skv=900 dk=33 dv=96 dist=outlier tk=i8 tv=q4_0",
 };
 const char *const kShapesOfOneBatch[] = {
     "b=3 hq=6 hkv=2 sq=50 skv=300 dk=16 dv=24 lens=ragged alibi=1 sinks=1 weights=1",

@@ -84,17 +84,24 @@ const std::vector<Workers> kAllWorkers = {{"serial", 1}, {"omp", 1},  {"omp", 2}
 struct Types {
   const char *q, *k, *v, *out;
 };
-// All alike, keys and values of another type than queries and outputs, and each unlike its neighbours.
-const std::vector<Types> kAllTypes = {{"f32", "f32", "f32", "f32"},     {"f16", "f16", "f16", "f16"},
-                                      {"bf16", "bf16", "bf16", "bf16"}, {"f32", "bf16", "bf16", "f32"},
-                                      {"bf16", "f16", "f16", "bf16"},   {"f16", "f32", "bf16", "f32"},
-                                      {"bf16", "bf16", "f32", "f16"}};
+// All alike, keys and values of another type than queries and outputs, each unlike its neighbours, and quantised ones.
+const std::vector<Types> kAllTypes = {
+    {"f32", "f32", "f32", "f32"},    {"f16", "f16", "f16", "f16"},   {"bf16", "bf16", "bf16", "bf16"},
+    {"f32", "bf16", "bf16", "f32"},  {"bf16", "f16", "f16", "bf16"}, {"f16", "f32", "bf16", "f32"},
+    {"bf16", "bf16", "f32", "f16"},  {"f32", "i8", "i8", "f32"},     {"f16", "q8_0", "q8_0", "f16"},
+    {"bf16", "q4_0", "q4_0", "f32"}, {"f32", "q8_0", "i8", "bf16"},  {"f32", "i8", "q4_0", "f32"}};
 
 void set_types(const Types &types, ProblemLine *line) {
   line->type_q = types.q;
   line->type_k = types.k;
   line->type_v = types.v;
   line->type_out = types.out;
+  // Blocks of 32 divide a row.
+  const auto round_up = [](const std::string &type, int64_t *dim) {
+    if (type == "q8_0" || type == "q4_0") *dim = (*dim + 31) / 32 * 32;
+  };
+  round_up(line->type_k, &line->dim_k);
+  round_up(line->type_v, &line->dim_v);
 }
 
 // Every pair of all factors, every triple of some.

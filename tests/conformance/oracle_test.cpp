@@ -710,6 +710,34 @@ TEST_F(BoundTest, RowsThatNoEntryHasAreNotCompared) {
   EXPECT_FALSE(verdict().ok());
 }
 
+TEST(ElementTest, BlocksByHand) {
+  const std::vector<uint8_t> half = {0x00, 0x38};  // 0.5
+  std::vector<uint8_t> q8_0(34, 0), q4_0(18, 0);
+  for (std::vector<uint8_t> *bytes : {&q8_0, &q4_0}) bytes->insert(bytes->end(), half.begin(), half.end());  // the second block's
+  for (int i = 0; i < 32; ++i) q8_0.push_back(uint8_t(i == 31 ? -128 : 3 * i));
+  for (int i = 0; i < 16; ++i) q4_0.push_back(uint8_t(i == 2 ? 0xF1 : 0x80));
+  EXPECT_EQ(reference::read_block_element(q8_0.data(), FOVEA_Q8_0, 1, 5), 7.5);
+  EXPECT_EQ(reference::read_block_element(q8_0.data(), FOVEA_Q8_0, 1, 31), -64);
+  EXPECT_EQ(reference::read_block_element(q4_0.data(), FOVEA_Q4_0, 1, 2), -3.5);
+  EXPECT_EQ(reference::read_block_element(q4_0.data(), FOVEA_Q4_0, 1, 18), 3.5);
+  EXPECT_EQ(reference::read_block_element(q4_0.data(), FOVEA_Q4_0, 1, 3), -4);
+  EXPECT_EQ(reference::read_block_element(q4_0.data(), FOVEA_Q4_0, 1, 19), 0);
+}
+
+TEST(ElementTest, BlocksComeBackAsNearAsTheyCan) {
+  std::vector<float> values(32);
+  for (int i = 0; i < 32; ++i) values[size_t(i)] = float(std::sin(i * 1.7 + 0.3));
+  values[9] = -1.25f;  // the largest magnitude
+  for (const auto &[dtype, step] : {std::pair(FOVEA_Q8_0, 1.25 / 127), {FOVEA_Q4_0, 1.25 / 8}}) {
+    std::vector<uint8_t> block(reference::element_bytes(dtype));
+    reference::write_block(block.data(), dtype, 0, values.data());
+    for (int i = 0; i < 32; ++i)
+      EXPECT_NEAR(reference::read_block_element(block.data(), dtype, 0, i), double{values[size_t(i)]},
+                  0.51 * step)  // the scale is rounded too
+          << dtype << " " << i;
+  }
+}
+
 TEST(ElementTest, EveryPatternOf16Bits) {
   for (const fovea_dtype dtype : {FOVEA_F16, FOVEA_BF16}) {
     for (int pattern = 0; pattern < 0x10000; ++pattern) {

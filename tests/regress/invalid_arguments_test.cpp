@@ -264,11 +264,49 @@ TEST_P(InvalidArgumentsTest, Pages) {
        {"num_pages:", wrong, [](fovea_params &p) { p.num_pages = 3; }}});
 }
 
+// Of heads of 8 and 7 dims.
+TEST_P(InvalidArgumentsTest, QuantisedCaches) {
+  static const float scales[2 * 2 * 6] = {};
+  const auto wrong = FOVEA_ERR_INVALID_ARGUMENT;
+  const auto i8_keys = [](std::function<void(fovea_params &)> change) {
+    return [change](fovea_params &p) {
+      p.k.dtype = FOVEA_I8;
+      p.k_scale = {const_cast<float *>(scales), {12, 6, 1, 1}, FOVEA_F32, 0};
+      change(p);
+    };
+  };
+  const auto blocks = [](int64_t dim, int64_t stride) {
+    return [dim, stride](fovea_params &p) { p.v.dtype = FOVEA_Q4_0, p.dim_v = dim, p.v.stride[3] = stride; };
+  };
+  for (const fovea_dtype dtype : {FOVEA_I8, FOVEA_Q8_0, FOVEA_Q4_0})
+    expect_refused(context().get(), {{"q.dtype", FOVEA_ERR_INVALID_DTYPE, [dtype](fovea_params &p) { p.q.dtype = dtype; }},
+                                     {"out.dtype", FOVEA_ERR_INVALID_DTYPE, [dtype](fovea_params &p) { p.out.dtype = dtype; }}});
+  expect_refused(
+      context().get(),
+      {{"k.dtype: its blocks of 32 elements do not divide dim_k, 8", FOVEA_ERR_INVALID_SIZE,
+        [](fovea_params &p) { p.k.dtype = FOVEA_Q8_0; }},
+       {"v.dtype: its blocks of 32 elements do not divide dim_v, 65", FOVEA_ERR_INVALID_SIZE, blocks(65, 1)},
+       {"v.stride[3]: 2 is not 1", FOVEA_ERR_INVALID_STRIDE, blocks(64, 2)},
+       {"v.stride[3]: 0 is not 1", FOVEA_ERR_INVALID_STRIDE, blocks(64, 0)},
+       {"k_scale: must not be NULL", FOVEA_ERR_NULL_POINTER, i8_keys([](auto &p) { p.k_scale.data = nullptr; })},
+       {"k_scale: must not be NULL", FOVEA_ERR_NULL_POINTER, i8_keys([](auto &p) { p.k_scale = {}; })},
+       {"v_scale: must not be NULL", FOVEA_ERR_NULL_POINTER, i8_keys([](auto &p) { p.v.dtype = FOVEA_I8; })},
+       {"k_scale: must be NULL", wrong, i8_keys([](auto &p) { p.k.dtype = FOVEA_F16; })},
+       {"v_scale: must be NULL", wrong, i8_keys([](auto &p) { p.v_scale = p.k_scale; })},
+       {"k_scale.dtype", FOVEA_ERR_INVALID_DTYPE, i8_keys([](auto &p) { p.k_scale.dtype = 0; })},
+       {"k_scale.dtype", FOVEA_ERR_INVALID_DTYPE, i8_keys([](auto &p) { p.k_scale.dtype = FOVEA_I8; })},
+       {"k_scale.dtype", FOVEA_ERR_UNSUPPORTED, i8_keys([](auto &p) { p.k_scale.dtype = FOVEA_F16; })},
+       {"k_scale.reserved", FOVEA_ERR_UNSUPPORTED, i8_keys([](auto &p) { p.k_scale.reserved = 1; })},
+       {"k_scale.stride[2]: -1", FOVEA_ERR_INVALID_STRIDE, i8_keys([](auto &p) { p.k_scale.stride[2] = -1; })},
+       {"k_scale.stride[0]", FOVEA_ERR_INVALID_STRIDE, i8_keys([](auto &p) { p.k_scale.stride[0] = INT64_MAX / 2; })},
+       {"k_scale: its address", wrong, i8_keys([](auto &p) { p.k_scale.data = static_cast<char *>(p.k_scale.data) + 2; })},
+       {"out: overlaps k_scale", FOVEA_ERR_OVERLAP, i8_keys([](auto &p) { p.k_scale.data = p.out.data; })}});
+}
+
 // What this version does not do yet is refused by name, not ignored.
 TEST_P(InvalidArgumentsTest, FeaturesThatAreNotThere) {
   expect_refused(context().get(),
                  {{"weights.dtype", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.weights.dtype = FOVEA_BF16; }},
-                  {"k.dtype", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.k.dtype = FOVEA_Q8_0; }},
                   {"flags", FOVEA_ERR_UNSUPPORTED, [](fovea_params &p) { p.flags = 1; }}});
 }
 

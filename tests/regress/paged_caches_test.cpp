@@ -112,6 +112,29 @@ TEST_P(PagedCachesTest, BitsAreThoseOfAContiguousCache) {
   }
 }
 
+// Keys of 0, so that the output is the mean of the values that a row sees: of slot s of page p, 10 p + s.
+TEST_P(PagedCachesTest, DocumentedExample) {
+  Call call({1, 1, 1, 1, 9, 1, 1});
+  std::vector<float> k(8 * 4, 0.0f), v;
+  for (int page = 0; page < 8; ++page)
+    for (int slot = 0; slot < 4; ++slot) v.push_back(float(10 * page + slot));
+  for (const size_t slot : {1, 2, 3}) v[5 * 4 + slot] = kNaN;
+  int32_t table[] = {7, 2, 5};
+  fovea_params p = call.params;
+  p.weights.data = nullptr;
+  p.k = {k.data(), {4, 4, 1, 1}, FOVEA_F32, 0};
+  p.v = {v.data(), {4, 4, 1, 1}, FOVEA_F32, 0};
+  p.page_size = 4, p.num_pages = 8, p.block_table = table, p.block_table_stride = 3;
+  run(context().get(), call, p);
+  EXPECT_NEAR(call.out_at(0, 0, 0, 0), (70 + 71 + 72 + 73 + 20 + 21 + 22 + 23 + 50) / 9.0, 1e-4);
+  p.window_left = 3, p.window_right = 0, p.align = FOVEA_ALIGN_BOTTOM_RIGHT;
+  run(context().get(), call, p);
+  EXPECT_NEAR(call.out_at(0, 0, 0, 0), (21 + 22 + 23 + 50) / 4.0, 1e-4);
+  table[0] = -1;
+  run(context().get(), call, p);
+  EXPECT_NEAR(call.out_at(0, 0, 0, 0), (21 + 22 + 23 + 50) / 4.0, 1e-4);
+}
+
 // Entries that have a prefix in common, one that is another from its beginning on, and one that has a page twice.
 TEST_P(PagedCachesTest, EntriesShareMemory) {
   constexpr int32_t kSize = 16;

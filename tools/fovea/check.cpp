@@ -182,7 +182,7 @@ void add_check(CLI::App &app, int &exit_code) {
       "  maskfill=random|true|blocks|late|low  lens=full|ragged  packed=0|1|q|kv  pages=N (slots of a page, 0 = none)\n"
       "  score=none|modify|replace\n"
       "  layout=bhsd|bshd|bhds|packed|padded|strided|broadcast (all tensors), or q= k= v= out= (one tensor)\n"
-      "  type=f32|f16|bf16 (all four tensors), or tq= tk= tv= tout= (one tensor)\n"
+      "  type=f32|f16|bf16 (all four tensors), or tq= tk= tv= tout= (one tensor; tk and tv also i8|q8_0|q4_0)\n"
       "  lse=0|1  weights=0|1  dist=normal|uniform|ones|zero|outlier  gain=X  seed=N\n"
       "  isa=auto|NAME  threads=N  exec=omp|pool|serial\n"
       "Printed: the level that ran, the largest error, and the error as a multiple of the bound of docs/semantics.md, at most "

@@ -59,6 +59,7 @@ struct SveVector {
     x[3] = svuzp2(odd_low, odd_high);
   }
 
+  static FOVEA_INLINE Vector load_i8(const int8_t *p) { return svcvt_f32_x(all(), svld1sb_s32(all(), p)); }
   // 16 bits in the low half of each lane, which is where FCVT looks for a half and leaves one.
   static FOVEA_INLINE Vector load_f16(const uint16_t *p) { return svcvt_f32_x(all(), svreinterpret_f16(svld1uh_u32(all(), p))); }
   static FOVEA_INLINE Vector load_bf16(const uint16_t *p) { return svreinterpret_f32(svlsl_x(all(), svld1uh_u32(all(), p), 16)); }

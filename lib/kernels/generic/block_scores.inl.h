@@ -263,7 +263,7 @@ class BlockScores {
         tile.q = reinterpret_cast<const float *>(element(problem.q, q_row[r]));
         tile.ldq = problem.q.stride[2];
         if (task_.q_copy) {
-          load_rows<Simd>(tile.q, problem.q, tile.rows, problem.dim_k, task_.q_copy);
+          load_rows<Simd>(tile.q, problem.q, nullptr, 0, tile.rows, problem.dim_k, task_.q_copy);
           tile.q = task_.q_copy;
           tile.ldq = problem.dim_k;
         }

@@ -1,11 +1,27 @@
-// Elements of every type as floats, and floats as elements: to nearest even, NaN stays NaN, subnormal halves stay what they are.
+// Elements of every type as floats, and floats as elements: to nearest even, NaN stays NaN, subnormal halves stay what they are. A quantised
+// element is its scale times a small whole number, rounded once.
 #pragma once
+#include "core/dtype.h"
 #include "kernels/generic/simd.inl.h"
 
 namespace fovea::FOVEA_LEVEL {
 namespace {
 
-FOVEA_INLINE int64_t element_bytes(int32_t dtype) { return dtype == FOVEA_F32 ? 4 : dtype == FOVEA_BOOL ? 1 : 2; }
+// Of a block, where elements lie in such: strides count blocks then.
+FOVEA_INLINE int64_t element_bytes(int32_t dtype) {
+  switch (dtype) {
+    case FOVEA_F32: return 4;
+    case FOVEA_BOOL:
+    case FOVEA_I8: return 1;
+    case FOVEA_Q8_0: return kBytesQ8_0;
+    case FOVEA_Q4_0: return kBytesQ4_0;
+    default: return 2;
+  }
+}
+// Of so many dims that lie side by side.
+FOVEA_INLINE int64_t row_bytes(int32_t dtype, int64_t dim) {
+  return element_bytes(dtype) * (dtype == FOVEA_Q8_0 || dtype == FOVEA_Q4_0 ? dim / kBlockElements : dim);
+}
 
 FOVEA_INLINE float float_of_bits(uint32_t bits) {
   float x;
@@ -46,6 +62,11 @@ FOVEA_INLINE uint16_t bf16_of_float(float x) {
 template <class Base>
 struct ConvertedByLane : Base {
   using typename Base::Vector;
+  static FOVEA_INLINE Vector load_i8(const int8_t *p) {
+    float lanes[Base::kLanes];
+    for (int i = 0; i < Base::kLanes; ++i) lanes[i] = p[i];
+    return Base::load(lanes);
+  }
   static FOVEA_INLINE Vector load_f16(const uint16_t *p) { return load(p, float_of_f16); }
   static FOVEA_INLINE Vector load_bf16(const uint16_t *p) { return load(p, float_of_bf16); }
   static FOVEA_INLINE void store_f16(uint16_t *p, Vector v) { store(p, v, f16_of_float); }
@@ -119,12 +140,50 @@ void store_elements(const float *from, int64_t n, void *to, int32_t dtype, int64
   }
 }
 
-// Rows of a tensor as they lie, one stride[2] after the other, become dense floats.
+// n signed bytes times their scale.
 template <class Simd>
-void load_rows(const void *from, const Tensor &t, int64_t count, int64_t dim, float *to) {
+FOVEA_INLINE void scale_bytes(const int8_t *from, int64_t stride, float scale, int64_t n, float *to) {
+  int64_t j = 0;
+  if (stride == 1) {
+    for (; j + Simd::kLanes <= n; j += Simd::kLanes) Simd::store(to + j, Simd::mul(Simd::load_i8(from + j), Simd::set1(scale)));
+  }
+  for (; j < n; ++j) to[j] = static_cast<float>(from[j * stride]) * scale;
+}
+
+// The blocks of a row, side by side.
+template <class Simd>
+void load_blocks(const void *from, int32_t dtype, int64_t dim, float *to) {
+  const char *block = static_cast<const char *>(from);
+  for (int64_t d = 0; d < dim; d += kBlockElements, block += element_bytes(dtype)) {
+    uint16_t scale;
+    __builtin_memcpy(&scale, block, sizeof scale);
+    const auto *bytes = reinterpret_cast<const int8_t *>(block + sizeof scale);
+    int8_t unpacked[kBlockElements];
+    if (dtype == FOVEA_Q4_0) {
+      for (int i = 0; i < kBlockElements / 2; ++i) {
+        unpacked[i] = static_cast<int8_t>((bytes[i] & 15) - 8);
+        unpacked[i + kBlockElements / 2] = static_cast<int8_t>((bytes[i] >> 4 & 15) - 8);
+      }
+      bytes = unpacked;
+    }
+    scale_bytes<Simd>(bytes, 1, float_of_f16(scale), kBlockElements, to + d);
+  }
+}
+
+// Rows of a tensor as they lie, one stride[2] after the other, become dense floats. scale: of the first row of FOVEA_I8, the next a
+// scale_stride behind.
+template <class Simd>
+void load_rows(const void *from, const Tensor &t, const float *scale, int64_t scale_stride, int64_t count, int64_t dim,
+               float *to) {
   const char *row = static_cast<const char *>(from);
-  for (int64_t j = 0; j < count; ++j, row += t.stride[2] * element_bytes(t.dtype), to += dim)
-    load_elements<Simd>(row, t.dtype, t.stride[3], dim, to);
+  for (int64_t j = 0; j < count; ++j, row += t.stride[2] * element_bytes(t.dtype), to += dim) {
+    if (t.dtype == FOVEA_I8)
+      scale_bytes<Simd>(reinterpret_cast<const int8_t *>(row), t.stride[3], scale[j * scale_stride], dim, to);
+    else if (t.dtype == FOVEA_Q8_0 || t.dtype == FOVEA_Q4_0)
+      load_blocks<Simd>(row, t.dtype, dim, to);
+    else
+      load_elements<Simd>(row, t.dtype, t.stride[3], dim, to);
+  }
 }
 
 }  // namespace

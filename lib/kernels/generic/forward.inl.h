@@ -122,9 +122,9 @@ class Forward {
     fetch_rows(task_.call->v, task_.call->dim_v, rows, rows.first_key + begin, keys);
   }
   void fetch_rows(const Tensor &t, int64_t dim, const RowRange &rows, int64_t begin, int64_t count) {
-    if (dim > 1 && t.stride[3] != 1) return;
-    ahead_.add(element(t, rows.batch * t.stride[0] + rows.head_kv * t.stride[1] + begin * t.stride[2]),
-               dim * element_bytes(t.dtype), t.stride[2] * element_bytes(t.dtype), count);
+    if (dim > 1 && t.stride[3] > 1) return;
+    ahead_.add(element(t, rows.batch * t.stride[0] + rows.head_kv * t.stride[1] + begin * t.stride[2]), row_bytes(t.dtype, dim),
+               t.stride[2] * element_bytes(t.dtype), count);
   }
 
   template <int NV>

@@ -16,6 +16,7 @@
 //                                       FLT_MAX, NaN for NaN
 //   Tail, tail(n), load_tail, store_tail   the first n < kLanes elements; nothing behind them is touched, other lanes load as 0
 //   load_columns(row, d, x)             x[i] = row[lane][d + i] lane by lane, for i < kColumns; for i < kMostColumns too
+//   load_i8                             kLanes signed bytes
 //   load_f16, load_bf16, store_f16, store_bf16   kLanes 16-bit elements, the bits that convert.inl.h makes of them
 //
 // Every function here has internal linkage or lies in a namespace of the level: see docs/architecture.md for why.

@@ -133,13 +133,13 @@ struct Task {
   }
 
   // Queries are packed times the scale, so that scores are in log2 units; natural ones where a function of the caller sees them. But products
-  // with 16-bit numbers lose little or nothing, and queries shall not either: they are multiplied by a power of 2 alone, and what else
+  // with numbers of few bits lose little or nothing, and queries shall not either: they are multiplied by a power of 2 alone, and what else
   // there is becomes the step of scores.
   void set_scale() {
-    const bool has_16_bits = call->q.dtype != FOVEA_F32 || call->k.dtype != FOVEA_F32;
+    const bool has_few_bits = call->q.dtype != FOVEA_F32 || call->k.dtype != FOVEA_F32;
     double scale = static_cast<double>(call->scale) * (call->score ? 1 : kLog2E);
     step = call->score ? static_cast<float>(kLog2E) : 1.0f;
-    if (has_16_bits && !call->score && scale != 0 && __builtin_isfinite(scale)) {
+    if (has_few_bits && !call->score && scale != 0 && __builtin_isfinite(scale)) {
       int exponent;
       step = static_cast<float>(2 * __builtin_fabs(__builtin_frexp(scale, &exponent)));
       scale = __builtin_copysign(__builtin_ldexp(1, exponent - 1), scale);
@@ -235,8 +235,8 @@ struct Task {
     block.begin = begin;
     block.keys = end - begin;
     block.first = first;
-    find_keys(k, first, problem.dim_k, k_copy, block, &block.k, &block.k_stride);
-    find_keys(v, first, problem.dim_v, v_copy, block, &block.v, &block.v_stride);
+    find_keys(k, problem.k_scale, first, problem.dim_k, k_copy, block, &block.k, &block.k_stride);
+    find_keys(v, problem.v_scale, first, problem.dim_v, v_copy, block, &block.v, &block.v_stride);
     block.padded[0] = block.padded[1] = nullptr;
   }
 
@@ -247,13 +247,13 @@ struct Task {
     return {call->block_table[rows.batch * call->block_table_stride + page], slot, call->page_size - slot};
   }
   // Where key j of a run lies.
-  const char *key_of(const Tensor &t, const KeyRun &run, int64_t j) const {
+  char *key_of(const Tensor &t, const KeyRun &run, int64_t j) const {
     return element(t, run.entry * t.stride[0] + rows.head_kv * t.stride[1] + (run.slot + j) * t.stride[2]);
   }
 
   // Where the block's keys from `first` on are as floats.
-  void find_keys(const Tensor &t, int64_t first, int64_t dim, float *copy, const Block &block, const float **at,
-                 int64_t *stride) const {
+  void find_keys(const Tensor &t, const Tensor &scale, int64_t first, int64_t dim, float *copy, const Block &block,
+                 const float **at, int64_t *stride) const {
     KeyRun run = run_of_keys(block.begin + first);
     if (in_place(t, dim) && first + run.keys >= block.keys) {
       *at = reinterpret_cast<const float *>(key_of(t, run, -first));
@@ -264,7 +264,8 @@ struct Task {
     *stride = dim;
     for (int64_t key = first;;) {
       const int64_t count = smaller(run.keys, block.keys - key);
-      load_rows<Simd>(key_of(t, run, 0), t, count, dim, copy + key * dim);
+      const float *scales = scale.data ? reinterpret_cast<const float *>(key_of(scale, run, 0)) : nullptr;
+      load_rows<Simd>(key_of(t, run, 0), t, scales, scale.stride[2], count, dim, copy + key * dim);
       if ((key += count) >= block.keys) return;
       run = run_of_keys(block.begin + key);
     }

@@ -61,6 +61,9 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
 
   static FOVEA_INLINE __m128i load_8(const uint16_t *p) { return _mm_loadu_si128(reinterpret_cast<const __m128i *>(p)); }
   static FOVEA_INLINE void store_8(uint16_t *p, __m128i x) { _mm_storeu_si128(reinterpret_cast<__m128i *>(p), x); }
+  static FOVEA_INLINE Vector load_i8(const int8_t *p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p))));
+  }
   static FOVEA_INLINE Vector load_f16(const uint16_t *p) { return _mm256_cvtph_ps(load_8(p)); }
   static FOVEA_INLINE Vector load_bf16(const uint16_t *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_8(p)), 16));

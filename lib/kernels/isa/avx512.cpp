@@ -75,6 +75,9 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
 
   static FOVEA_INLINE __m256i load_16(const uint16_t *p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)); }
   static FOVEA_INLINE void store_16(uint16_t *p, __m256i x) { _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), x); }
+  static FOVEA_INLINE Vector load_i8(const int8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))));
+  }
   static FOVEA_INLINE Vector load_f16(const uint16_t *p) { return _mm512_cvtph_ps(load_16(p)); }
   static FOVEA_INLINE Vector load_bf16(const uint16_t *p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_16(p)), 16));

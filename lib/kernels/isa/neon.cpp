@@ -60,6 +60,11 @@ struct Simd : BufferedTail<XsimdVector<FOVEA_XSIMD_ARCH>> {
     x[2] = vzip1q_f32(ac_high, be_high);
     x[3] = vzip2q_f32(ac_high, be_high);
   }
+  static FOVEA_INLINE Vector load_i8(const int8_t *p) {
+    uint32_t bytes;
+    __builtin_memcpy(&bytes, p, sizeof bytes);
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(bytes)))));
+  }
   static FOVEA_INLINE Vector load_f16(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
   static FOVEA_INLINE Vector load_bf16(const uint16_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
   static FOVEA_INLINE void store_f16(uint16_t *p, Vector v) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(v))); }
