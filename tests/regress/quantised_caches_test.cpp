@@ -15,7 +15,7 @@ namespace {
 using reference::ProblemData;
 using reference::ProblemLine;
 
-const float kNaN = std::nanf(""), kInfinity = HUGE_VALF;
+constexpr float kInfinity = HUGE_VALF;
 constexpr uint16_t kHalf = 0x3800, kTwo = 0x4000, kLeastHalf = 0x0001, kHalfNaN = 0x7E00;  // binary16: 0.5, 2, 2^-24, NaN
 
 using Bytes = std::vector<uint8_t>;

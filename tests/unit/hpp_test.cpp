@@ -82,6 +82,16 @@ TEST(Veneer, SetsWhatShapesTheScores) {
 }
 
 // Values 1, 2, 4, 8, 16 of equal weight: the output says which keys a query saw.
+TEST(Veneer, TakesPages) {
+  const std::vector<int32_t> table = {0, 2, 1, 3};
+  fovea::Params call({2, 1, 1, 1, 7, 8, 8});
+  call.with_pages(4, 5, table.data(), 2);
+  EXPECT_EQ(call.page_size, 4);
+  EXPECT_EQ(call.num_pages, 5);
+  EXPECT_EQ(call.block_table, table.data());
+  EXPECT_EQ(call.block_table_stride, 2);
+}
+
 TEST(Veneer, CausalAndAWindowPermitWhatBothPermitInEitherOrder) {
   const std::vector<float> nothing(5), values = {1, 2, 4, 8, 16};
   const fovea::Context context;
