@@ -8,7 +8,7 @@
 namespace fovea::FOVEA_LEVEL {
 namespace {
 
-struct Simd {
+struct SveVector {
   typedef svfloat32_t Vector __attribute__((arm_sve_vector_bits(__ARM_FEATURE_SVE_BITS)));
   static constexpr int kLanes = __ARM_FEATURE_SVE_BITS / 32;
 
@@ -19,6 +19,7 @@ struct Simd {
   static constexpr int kWindowPanelVectors = kPanelVectors;
   static constexpr int kValueVectors = 4;
   static constexpr int value_rows(int vectors) { return vectors == 4 ? 6 : 8; }
+  static constexpr int value_vectors(int64_t) { return kValueVectors; }
 
   static FOVEA_INLINE svbool_t all() { return svptrue_b32(); }
   static FOVEA_INLINE Vector load(const float *p) { return svld1(all(), p); }
@@ -44,8 +45,6 @@ struct Simd {
   static FOVEA_INLINE Vector exponent_bits(Vector biased) {
     return svreinterpret_f32(svlsl_x(all(), svreinterpret_u32_f32(biased), 23));
   }
-  static FOVEA_INLINE Vector exp2(Vector t) { return exp2_by_exponent_bits<Simd>(t); }
-
   static constexpr int kMostColumns = kColumns;
   static FOVEA_INLINE void load_columns(const float *const *row, int64_t d, Vector (&x)[kColumns]) {
     static_assert(kColumns == 4);
@@ -77,6 +76,10 @@ struct Simd {
   static FOVEA_INLINE Tail tail(int n) { return n; }
   static FOVEA_INLINE Vector load_tail(const float *p, Tail n) { return svld1(svwhilelt_b32(0, n), p); }
   static FOVEA_INLINE void store_tail(float *p, Vector v, Tail n) { svst1(svwhilelt_b32(0, n), p, v); }
+};
+
+struct Simd : ShuffledByLane<SveVector> {
+  static FOVEA_INLINE Vector exp2(Vector t) { return exp2_by_exponent_bits<Simd>(t); }
 };
 
 }  // namespace
