@@ -4,13 +4,18 @@
 #include <omp.h>
 #endif
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/prctl.h>
+#endif
+
 #include <algorithm>
 
 #include "machine.h"
 
 namespace fovea::bench {
 
-extern const PeakLoops peaks_scalar, peaks_avx2, peaks_avx512, peaks_neon;
+extern const PeakLoops peaks_scalar, peaks_avx2, peaks_avx512, peaks_neon, peaks_sve128, peaks_sve256, peaks_sve512,
+    peaks_sve1024, peaks_sve2048;
 
 namespace {
 
@@ -61,6 +66,21 @@ double best_rate(int threads, double work, const Body &body) {
   return best;
 }
 
+#if defined(__aarch64__)
+const PeakLoops *sve_loops() {
+#if defined(__linux__) && (!defined(__clang__) || __clang_major__ >= 19)  // as in kernels.inc
+  switch ((prctl(PR_SVE_GET_VL) & PR_SVE_VL_LEN_MASK) * 8) {
+    case 128: return &peaks_sve128;
+    case 256: return &peaks_sve256;
+    case 512: return &peaks_sve512;
+    case 1024: return &peaks_sve1024;
+    case 2048: return &peaks_sve2048;
+  }
+#endif
+  return nullptr;
+}
+#endif
+
 }  // namespace
 
 const PeakLoops *peak_loops(fovea_isa level) {
@@ -71,6 +91,7 @@ const PeakLoops *peak_loops(fovea_isa level) {
     case FOVEA_ISA_AVX512: return &peaks_avx512;
 #elif defined(__aarch64__)
     case FOVEA_ISA_NEON: return &peaks_neon;
+    case FOVEA_ISA_SVE: return sve_loops();
 #endif
     default: return nullptr;
   }

@@ -12,6 +12,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from report import comparisons
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -47,7 +49,7 @@ def main():
 
 
 def features(level):
-    return next((comparison for comparison in level.get("comparisons", []) if comparison["set"] == "features"), {})
+    return next(iter(comparisons(level, "features")), {})
 
 
 def feature_results(level):

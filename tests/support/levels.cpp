@@ -5,7 +5,9 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "cpu/cpu.h"
 #include "dispatch/dispatch.h"
+#include "run/float_environment.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -16,12 +18,10 @@ namespace {
 
 #if defined(__x86_64__)
 __attribute__((target("f16c"))) bool f16c_flushes() {
-  const unsigned saved = _mm_getcsr();
-  _mm_setcsr(saved | 0x8040);  // FTZ and DAZ
   volatile int subnormal = 1;  // 2^-24
-  const __m128 value = _mm_cvtph_ps(_mm_cvtsi32_si128(subnormal));
-  const bool flushed = _mm_cvtss_f32(value) == 0;
-  _mm_setcsr(saved);
+  const FloatEnvironment saved = enter_float_environment();
+  const bool flushed = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(subnormal))) == 0;
+  leave_float_environment(saved);
   return flushed;
 }
 #endif
@@ -64,7 +64,7 @@ std::vector<std::string> required_levels() {
 
 bool flushes_halves(const std::string &level) {
 #if defined(__x86_64__)
-  return level != "scalar" && __builtin_cpu_supports("f16c") && f16c_flushes();
+  return level != "scalar" && cpu_features().f16c && f16c_flushes();
 #else
   return level.empty();
 #endif

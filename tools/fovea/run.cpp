@@ -12,6 +12,7 @@
 
 #include "arrays.h"
 #include "commands.h"
+#include "reference/element.h"
 
 namespace fovea::tools {
 namespace {
@@ -44,8 +45,6 @@ const char *dtype_name(fovea_dtype dtype) {
 fovea_dtype dtype_named(const std::string &name) {
   return std::find_if(std::begin(kDtypes), std::end(kDtypes), [&](const auto &entry) { return entry.first == name; })->second;
 }
-
-size_t element_bytes(fovea_dtype dtype) { return dtype == FOVEA_F32 ? 4 : dtype == FOVEA_BOOL ? 1 : 2; }
 
 // Never null, which would mean an absent tensor, not even where there are no elements.
 void *elements_of(const Array &array) {
@@ -204,7 +203,7 @@ void apply_options(const Options &options, const Sizes &sizes, Features *feature
 
 // Full of 0.
 Array make_output(const std::vector<int64_t> &shape, fovea_dtype dtype) {
-  double bytes = static_cast<double>(element_bytes(dtype));
+  double bytes = static_cast<double>(reference::element_bytes(dtype));
   for (const int64_t size : shape) bytes *= static_cast<double>(size);
   const std::string refusal = memory_refusal(bytes);
   if (!refusal.empty()) refuse("an output of shape " + shape_text(shape), refusal);

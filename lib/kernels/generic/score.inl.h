@@ -88,18 +88,20 @@ __attribute__((noinline)) void score_tile(const float *k, int64_t k_stride, cons
   }
 }
 
-// Few rows would leave most lanes empty; here the dims are in the lanes. rows: [row][padded_dim(dim_k)], zero behind dim_k.
+// Where up to so many rows share a key-value head, scores are computed with the dims in the lanes: a score costs dim_k / kLanes
+// multiply-adds and a share of a sum over lanes then, otherwise dim_k of a vector that these rows do not fill.
+constexpr int kFewRows = 4;
 template <class Simd>
 constexpr int64_t padded_dim(int64_t dim_k) {
   return (dim_k + Simd::kLanes - 1) / Simd::kLanes * Simd::kLanes;
 }
-constexpr int kFewRows = 4;  // see Task::begin()
 
 // So many keys of kKeyTile at a time that 16 registers hold the sums, those of a key side by side in a vector.
 template <int R>
 constexpr int kKeysByDims = R <= 2 ? kKeyTile : kKeyTile / 2;
 
-// Scores of R rows and the keys of a tile: score[key][lane]; lanes behind the last row repeat it.
+// Scores of R rows and the keys of a tile: score[key][lane]; lanes behind the last row repeat it. rows: [row][padded_dim(dim_k)], zero
+// behind dim_k.
 template <class Simd, int R>
 __attribute__((noinline)) void score_rows_by_dims(const float *const *key, const float *rows, int64_t dim_k, float *score) {
   constexpr int L = Simd::kLanes, J = kKeysByDims<R>, kStride = R == 3 ? 4 : R;  // of a key's sums

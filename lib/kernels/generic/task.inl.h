@@ -18,9 +18,6 @@ struct Arena {
   }
 };
 
-// Up to kFewRows rows share a key-value head: scores are computed with the dims in the lanes. With them in the lanes a score costs
-// dim_k / kLanes multiply-adds and a sum over lanes, otherwise dim_k of a vector that these rows do not fill.
-
 constexpr float kSteepSlope = 0x1p60f;  // times any distance, which is below 2^62, less is far from overflow
 constexpr double kMostSoftcap = 0x1p120;
 constexpr double kLog2E = 0x1.71547652b82fep+0;

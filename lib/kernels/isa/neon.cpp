@@ -9,7 +9,7 @@
 namespace fovea::neon {
 namespace {
 
-struct Simd : BufferedTail<XsimdVector<FOVEA_XSIMD_ARCH>> {
+struct Simd : ShuffledByLane<BufferedTail<XsimdVector<FOVEA_XSIMD_ARCH>>> {
   // 24 accumulators, 3 query or 4 value vectors and a broadcast fit the 32 registers: 99 % of what the multiply-add pipes of
   // Neoverse V1, V2 and Apple M1 can do, as bench/mca.py predicts.
   static constexpr int kPanelVectors = 3, kKeyTile = 8;
@@ -31,13 +31,6 @@ struct Simd : BufferedTail<XsimdVector<FOVEA_XSIMD_ARCH>> {
   static FOVEA_INLINE Vector sums(const Vector *x) {
     static_assert(kCount == 4);
     return vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3]));
-  }
-  template <int kCount>
-  static FOVEA_INLINE Vector lanes(Vector a, int from) {
-    const float32x4_t x = a;
-    float some[4];
-    for (int i = 0; i < 4; ++i) some[i] = x[from + (i < kCount ? i : kCount - 1)];
-    return load(some);
   }
   static FOVEA_INLINE bool all_finite(Vector a) {
     const float32x4_t zero = vsubq_f32(a, a);  // NaN for NaN and infinities
