@@ -270,6 +270,21 @@ FOVEA_API fovea_status fovea_workspace_size(const fovea_context *c, const fovea_
  * Same call, same bits; a row's bits depend on neither threads, executor, batch nor other heads. */
 FOVEA_API fovea_status fovea_forward(const fovea_context *c, const fovea_params *p, void *workspace, size_t bytes);
 
+/* Combines out and lse of count calls for the same rows over disjoint sets of keys, the parts, into out and lse of one call over all of
+ * these keys: keys sharded over processes, a prefix that batch entries share. Of each part and of the result only batch, heads_q, seq_q,
+ * dim_v, out, lse, seqlens_q and cu_seqlens_q are read, the part's own call may be given as it is; each needs an lse.
+ *   - Sinks belong to exactly one part.
+ *   - Sizes of a part are those of the result, and it has at least the result's rows. In packed batches out is [heads_q, token, dim_v]:
+ *     batch and segments may differ then, so that one entry of all tokens is a part of many.
+ *   - out is of any floating-point type and any strides, in each part. The result's out may be a part's, at the same address with the same
+ *     strides and width of elements, and so may its lse; else they overlap nothing. result->weights is NULL.
+ *   - A row of a part without keys (lse -infinity) does not count, whatever its out is. A row that one part alone has keys for is copied
+ *     bit for bit (other types: rounded), without keys in any part out is 0 and lse -infinity. A NaN or +infinity in some lse makes the
+ *     row NaN.
+ * Arithmetic is double; neither a workspace nor memory is needed. Errors name the part and its field: "parts[2].seq_q: ...". */
+FOVEA_API fovea_status fovea_merge(const fovea_context *c, const fovea_params *const *parts, int32_t count,
+                                   const fovea_params *result);
+
 /* Levels known on this architecture, best last; fills at most capacity entries and returns how many there are. usable_only: only
  * those that are compiled in and that this CPU and OS allow. */
 FOVEA_API int32_t fovea_isa_list(fovea_isa *out, int32_t capacity, int32_t usable_only);

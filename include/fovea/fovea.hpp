@@ -195,6 +195,11 @@ class Context {
     return bytes;
   }
 
+  // Of the same rows over disjoint sets of keys.
+  void merge(const std::vector<const fovea_params *> &parts, const fovea_params &result) const {
+    require(fovea_merge(get(), parts.data(), static_cast<int32_t>(parts.size()), &result));
+  }
+
   // JSON; of a call with wrong arguments, too.
   std::string explain(const fovea_params &call) const {
     std::string json(fovea_explain(get(), &call, nullptr, 0), '\0');

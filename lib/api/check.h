@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 
+#include "api/operands.h"
 #include "core/problem.h"
 #include "fovea/fovea.h"
 
@@ -9,6 +10,14 @@ namespace fovea {
 
 fovea_status check_sizes(int64_t batch, int64_t heads_q, int64_t heads_kv, int64_t seq_q, int64_t seq_kv, int64_t dim_k,
                          int64_t dim_v);
+
+// The strides of one tensor, whose number of elements is countable; then where its data lie.
+fovea_status check_layout(const Operand &tensor);
+fovea_status check_address(const Operand &tensor);
+
+// Lengths in 0..most, offsets that never fall in 0..tokens; null passes.
+fovea_status check_lengths(const char *name, const int32_t *lengths, int64_t batch, int64_t most);
+fovea_status check_offsets(const char *name, const int32_t *offsets, int64_t batch, int64_t tokens);
 
 // Everything but data pointers: of these, only which options are there.
 fovea_status check_params(const fovea_params *p, Problem *problem);

@@ -7,7 +7,6 @@
 #include "api/operands.h"
 
 namespace fovea {
-namespace {
 
 fovea_status check_address(const Operand &t) {
   if (t.is_empty()) return FOVEA_OK;
@@ -40,6 +39,8 @@ fovea_status check_offsets(const char *name, const int32_t *offsets, int64_t bat
   }
   return FOVEA_OK;
 }
+
+namespace {
 
 fovea_status fail_head(const char *name, int64_t head, float value, const char *fault) {
   char element[64];
@@ -74,8 +75,6 @@ Operand used_mask(const Problem &p) {
   return mask_operand(p, p.cu_seqlens_q ? longest_segment(p.cu_seqlens_q, p.batch) : p.seq_q,
                       p.cu_seqlens_kv ? longest_segment(p.cu_seqlens_kv, p.batch) : p.seq_kv);
 }
-
-bool overlap(const Operand &a, const Operand &b) { return !a.is_empty() && !b.is_empty() && overlap(a.elements(), b.elements()); }
 
 }  // namespace
 

@@ -123,6 +123,8 @@ fovea_status check_dtypes(const fovea_params &p) {
   return status;
 }
 
+}  // namespace
+
 fovea_status check_layout(const Operand &t) {
   for (int a = 0; a < 4; ++a)
     if (t.size[a] != 1 && t.stride[a] < 0)
@@ -140,6 +142,8 @@ fovea_status check_layout(const Operand &t) {
     return fail(FOVEA_ERR_INVALID_STRIDE, "%s: elements of this output overlap one another", t.stride_name);
   return FOVEA_OK;
 }
+
+namespace {
 
 Tensor to_tensor(const fovea_tensor &t) { return {t.data, {t.stride[0], t.stride[1], t.stride[2], t.stride[3]}, t.dtype}; }
 

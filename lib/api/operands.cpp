@@ -46,6 +46,8 @@ Elements Operand::elements() const {
           {stride[0], stride[1], stride[2], stride[3]}};
 }
 
+bool overlap(const Operand &a, const Operand &b) { return !a.is_empty() && !b.is_empty() && overlap(a.elements(), b.elements()); }
+
 Operand mask_operand(const Problem &p, int64_t q_len, int64_t kv_len) {
   return tensor("mask", "mask.stride", p.mask, p.batch, p.heads_q, q_len, kv_len, false);
 }

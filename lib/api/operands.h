@@ -25,6 +25,9 @@ struct Operand {
   Elements elements() const;
 };
 
+// They have a byte in common.
+bool overlap(const Operand &a, const Operand &b);
+
 // The mask of a problem with batch entries of at most so many queries and keys.
 Operand mask_operand(const Problem &p, int64_t q_len, int64_t kv_len);
 
