@@ -285,6 +285,22 @@ FOVEA_API fovea_status fovea_forward(const fovea_context *c, const fovea_params 
 FOVEA_API fovea_status fovea_merge(const fovea_context *c, const fovea_params *const *parts, int32_t count,
                                    const fovea_params *result);
 
+/* Writes new tokens into a key-value cache, in the cache's own types. cache describes it as fovea_forward() reads it; of it only batch,
+ * heads_kv, dim_k, dim_v, seq_kv (how many tokens each batch entry has room for), k, v, k_scale, v_scale, page_size, block_table,
+ * block_table_stride and num_pages are read, and cu_seqlens_kv, which must be NULL. k_new and v_new are [batch, heads_kv, token, dim] of
+ * any floating-point type and strides: the first count[b] tokens of entry b become its tokens start[b] .. start[b] + count[b] - 1.
+ * start and count are [batch]; where count[b] is 0, start[b] is not read. Nothing else of the cache is touched, gaps of strides neither.
+ *   FOVEA_F32, FOVEA_F16, FOVEA_BF16   rounded to nearest even, bit for bit where the type is the same;
+ *   FOVEA_I8     for each token and head scale = max |x| / 127, and x / scale rounded to nearest even, 0 where scale is;
+ *   FOVEA_Q8_0, FOVEA_Q4_0   the bytes of ggml's reference quantisation: 34 or 18 a block of 32 dims.
+ * The bytes are the same on every machine. A NaN or an infinity makes its scale NaN, so that all that shares the scale reads as NaN.
+ * All or nothing: everything is checked first; an error names the argument, and the batch entry where it is one's. Batch entries that
+ * would write one and the same slot of a page are the caller's error: the slot then holds bytes of either. Neither a workspace nor
+ * memory is needed. Calls for different slots may run at the same time, also beside calls that read others. Where V is a view of K
+ * (one latent vector for both), append K alone, with a dim_v of 0. */
+FOVEA_API fovea_status fovea_kv_append(const fovea_context *c, const fovea_params *cache, const fovea_tensor *k_new,
+                                       const fovea_tensor *v_new, const int32_t *start, const int32_t *count);
+
 /* Levels known on this architecture, best last; fills at most capacity entries and returns how many there are. usable_only: only
  * those that are compiled in and that this CPU and OS allow. */
 FOVEA_API int32_t fovea_isa_list(fovea_isa *out, int32_t capacity, int32_t usable_only);

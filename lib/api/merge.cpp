@@ -1,10 +1,10 @@
 // fovea_merge(): results over disjoint sets of keys become the result over all of them.
 #include <inttypes.h>
 #include <math.h>
-#include <string.h>
 
 #include "api/check.h"
 #include "api/context.h"
+#include "api/elements.h"
 #include "api/error.h"
 #include "api/float_bits.h"
 #include "api/operands.h"
@@ -12,8 +12,6 @@
 
 namespace fovea {
 namespace {
-
-bool is_float(int32_t dtype) { return dtype == FOVEA_F32 || dtype == FOVEA_F16 || dtype == FOVEA_BF16; }
 
 // What is read of a part and written of the result. Packed batches are one entry, whose queries are all tokens.
 struct Rows {
@@ -49,7 +47,7 @@ fovea_status check_rows(const fovea_params &p, bool is_output) {
   if (p.flags != 0) return fail(FOVEA_ERR_UNSUPPORTED, "flags: %#" PRIx32 " has bits unknown to this version", p.flags);
   fovea_status status = check_sizes(p.batch, p.heads_q, p.heads_q, p.seq_q, 0, 0, p.dim_v);
   if (status) return status;
-  if (!is_float(p.out.dtype))
+  if (!is_float_type(p.out.dtype))
     return fail(FOVEA_ERR_INVALID_DTYPE, "out.dtype: %" PRId32 " is not a dtype of this tensor", p.out.dtype);
   if (p.out.reserved != 0) return fail(FOVEA_ERR_UNSUPPORTED, "out.reserved: must be 0");
   if (p.seqlens_q && p.cu_seqlens_q)
@@ -142,25 +140,8 @@ fovea_status check_merge(const fovea_context *c, const fovea_params *const *part
   return FOVEA_OK;
 }
 
-// Dims of a row that are summed at a time, on the stack: 1 KiB.
+// Dims of a row that are summed at a time, on the stack.
 constexpr int64_t kDims = 128;
-
-inline float itself(float x) { return x; }
-
-template <class Element, float (*to_float)(Element)>
-void add_elements(double *sum, int64_t n, double weight, const void *data, int64_t stride) {
-  const auto *from = static_cast<const Element *>(data);
-  if (stride == 1)
-    for (int64_t c = 0; c < n; ++c) sum[c] += weight * double(to_float(from[c]));
-  else
-    for (int64_t c = 0; c < n; ++c) sum[c] += weight * double(to_float(from[c * stride]));
-}
-
-template <class Element, Element (*of_float)(float)>
-void store_elements(const float *values, int64_t n, void *data, int64_t stride) {
-  auto *to = static_cast<Element *>(data);
-  for (int64_t c = 0; c < n; ++c) to[c * stride] = of_float(values[c]);
-}
 
 struct Merge {
   const fovea_params *const *parts;
@@ -183,54 +164,30 @@ void *out_at(const fovea_params &p, RowIndex r, int64_t dim) {
   return static_cast<char *>(p.out.data) + index * element_bytes(p.out.dtype);
 }
 
-void add_row(double *sum, int64_t n, double weight, const fovea_params &p, RowIndex r, int64_t dim) {
-  const void *from = out_at(p, r, dim);
-  const int64_t stride = p.out.stride[3];
-  switch (p.out.dtype) {
-    case FOVEA_F16: return add_elements<uint16_t, float_of_f16>(sum, n, weight, from, stride);
-    case FOVEA_BF16: return add_elements<uint16_t, float_of_bf16>(sum, n, weight, from, stride);
-    default: return add_elements<float, itself>(sum, n, weight, from, stride);
-  }
-}
-
-void store_row(const float *values, int64_t n, const fovea_params &p, RowIndex r, int64_t dim) {
-  void *to = out_at(p, r, dim);
-  const int64_t stride = p.out.stride[3];
-  switch (p.out.dtype) {
-    case FOVEA_F16: return store_elements<uint16_t, f16_of_float>(values, n, to, stride);
-    case FOVEA_BF16: return store_elements<uint16_t, bf16_of_float>(values, n, to, stride);
-    default: return store_elements<float, itself>(values, n, to, stride);
-  }
+void store_row(const float *from, int64_t n, const fovea_params &p, RowIndex r, int64_t dim) {
+  store_floats(from, n, out_at(p, r, dim), p.out.dtype, p.out.stride[3]);
 }
 
 // The only part of a row that has keys is the row, bit for bit where the types are the same.
 void copy_row(const fovea_params &from, const fovea_params &to, RowIndex r) {
-  const int64_t bytes = element_bytes(to.out.dtype);
-  for (int64_t c = 0; c < to.dim_v; ++c) {
-    const void *element = out_at(from, r, c);
-    if (from.out.dtype == to.out.dtype) {
-      memmove(out_at(to, r, c), element, size_t(bytes));
-      continue;
-    }
-    const float value = from.out.dtype == FOVEA_F16    ? float_of_f16(*static_cast<const uint16_t *>(element))
-                        : from.out.dtype == FOVEA_BF16 ? float_of_bf16(*static_cast<const uint16_t *>(element))
-                                                       : *static_cast<const float *>(element);
-    store_row(&value, 1, to, r, c);
-  }
-  memmove(lse_at(to, r), lse_at(from, r), sizeof(float));
+  convert_elements(out_at(from, r, 0), from.out.dtype, from.out.stride[3], to.dim_v, out_at(to, r, 0), to.out.dtype,
+                   to.out.stride[3]);
+  *lse_at(to, r) = *lse_at(from, r);
 }
 
 // Writes sum / total of all parts with keys, whose weights are exp(lse - most) / total, and returns total.
 double merge_dims(const Merge &m, RowIndex r, double most, int64_t dim, int64_t n) {
   double sum[kDims] = {}, total = 0;
+  float values[kDims];
   for (int32_t i = 0; i < m.count; ++i) {
     const float lse = *lse_at(*m.parts[i], r);
     if (is_minus_infinity(lse)) continue;
     const double weight = exp(double(lse) - most);
     total += weight;
-    add_row(sum, n, weight, *m.parts[i], r, dim);
+    const fovea_tensor &out = m.parts[i]->out;
+    load_floats(out_at(*m.parts[i], r, dim), out.dtype, out.stride[3], n, values);
+    for (int64_t c = 0; c < n; ++c) sum[c] += weight * double(values[c]);
   }
-  float values[kDims];
   for (int64_t c = 0; c < n; ++c) values[c] = float(sum[c] / total);
   store_row(values, n, *m.result, r, dim);
   return total;

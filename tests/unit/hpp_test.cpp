@@ -45,6 +45,20 @@ TEST(Veneer, MergesPartsOfTheKeys) {
   EXPECT_THROW(context.merge({}, result), fovea::Error);
 }
 
+TEST(Veneer, AppendsToACache) {
+  std::vector<float> k(3), v(6), k_new = {7}, v_new = {8, 9};
+  const int32_t start = 1, count = 1;
+  const fovea::Context context;
+  fovea::Params cache({1, 1, 1, 0, 3, 1, 2});
+  cache.with_k(k.data()).with_v(v.data());
+  const fovea_tensor one = {k_new.data(), {1, 1, 1, 1}, FOVEA_F32, 0}, two = {v_new.data(), {2, 2, 2, 1}, FOVEA_F32, 0};
+  context.kv_append(cache, one, two, &start, &count);
+  EXPECT_EQ(k, (std::vector<float>{0, 7, 0}));
+  EXPECT_EQ(v, (std::vector<float>{0, 0, 8, 9, 0, 0}));
+  const int32_t behind = 3;
+  EXPECT_THROW(context.kv_append(cache, one, two, &behind, &count), fovea::Error);
+}
+
 TEST(Veneer, TakesStrides) {
   const float *data = reinterpret_cast<const float *>(64);
   float *output = reinterpret_cast<float *>(128);
