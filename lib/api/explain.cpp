@@ -95,7 +95,7 @@ void write_call(Writer *w, const Call &call) {
 }
 
 void write_levels(Writer *w) {
-  const LevelList known = known_levels();
+  const LevelList known = known_levels(cpu_features());
   w->print("\"levels\": [");
   for (int32_t i = 0; i < known.count; ++i) {
     const char *refusal = level_refusal(known.levels[i], cpu_features());

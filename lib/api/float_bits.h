@@ -1,5 +1,5 @@
-// Floats by their bits: what kind of number one is, and 16-bit elements as floats and back. A comparison would depend on the caller's
-// floating-point environment, and raise its flags.
+// Floats by their bits: what kind of number one is, and 16-bit elements as floats and back. A comparison would depend on the
+// caller's floating-point environment, and raise its flags.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -23,8 +23,8 @@ inline bool is_finite(float x) { return magnitude_bits(x) < 0x7f800000; }
 inline bool is_minus_infinity(float x) { return float_bits(x) == 0xff800000; }
 inline bool counts_as_zero(float x) { return magnitude_bits(x) < 0x00800000; }  // 0 and subnormals
 
-// To nearest even, if that is how the thread rounds; NaN stays NaN. A subnormal half is a whole number of 2^-24: floats made of its shifted
-// bits would be flushed to 0 on the way.
+// To nearest even, if that is how the thread rounds; NaN stays NaN. A subnormal half is a whole number of 2^-24: floats made of
+// its shifted bits would be flushed to 0 on the way.
 inline float float_of_f16(uint16_t h) {
   const uint32_t exponent = h >> 10 & 31, fraction = h & 1023, sign = (h & 0x8000u) << 16;
   const uint32_t bits = (exponent + (exponent == 31 ? 224 : 112)) << 23 | fraction << 13;  // biases 127 - 15; 255 - 31

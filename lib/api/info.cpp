@@ -9,7 +9,7 @@ const char *fovea_version(void) {
 }
 
 int32_t fovea_isa_list(fovea_isa *out, int32_t capacity, int32_t usable_only) {
-  const fovea::LevelList known = fovea::known_levels();
+  const fovea::LevelList known = fovea::known_levels(fovea::cpu_features());
   int32_t count = 0;
   for (int32_t i = 0; i < known.count; ++i) {
     if (usable_only && *fovea_isa_refusal(known.levels[i])) continue;

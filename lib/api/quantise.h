@@ -1,7 +1,7 @@
 // Floats become quantised elements of a cache. The same bits on every machine: each operation is rounded once, to nearest even.
 //
-// Where something among the numbers of one scale is not finite, the scale is NaN, and so is all that is read with it: a quantised number
-// cannot say which it was, and it shall not be lost.
+// Where something among the numbers of one scale is not finite, the scale is NaN, and so is all that is read with it: a quantised
+// number cannot say which it was, and it shall not be lost.
 #pragma once
 #include <cstdint>
 

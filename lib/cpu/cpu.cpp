@@ -7,6 +7,7 @@
 #include <cpuid.h>
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
+#include <sys/prctl.h>
 #endif
 
 namespace fovea {
@@ -58,6 +59,7 @@ void detect_arm(const CpuSource &source, CpuFeatures *f) {
   const uint64_t hwcap = source.hwcap(source.user, 1), hwcap2 = source.hwcap(source.user, 2);
   f->neon = bit(hwcap, 1);
   f->sve = bit(hwcap, 22);
+  f->sve_bits = f->sve ? source.sve_bits(source.user) : 0;
   f->sve2 = f->sve && bit(hwcap2, 1);
   f->i8mm = bit(hwcap2, 13);
   f->bf16 = bit(hwcap2, 14);
@@ -76,7 +78,7 @@ uint64_t machine_xcr0(void *) {
   return uint64_t{high} << 32 | low;
 }
 
-constexpr CpuSource kMachine = {nullptr, machine_cpuid, machine_xcr0, nullptr};
+constexpr CpuSource kMachine = {nullptr, machine_cpuid, machine_xcr0, nullptr, nullptr};
 
 void machine_brand(char *brand) {
   for (uint32_t i = 0; i < 3; ++i) {
@@ -94,7 +96,16 @@ uint64_t machine_hwcap(void *, int which) {
 #endif
 }
 
-constexpr CpuSource kMachine = {nullptr, nullptr, nullptr, machine_hwcap};
+int32_t machine_sve_bits(void *) {
+#if defined(__linux__)
+  const int length = prctl(PR_SVE_GET_VL);
+  return length < 0 ? 0 : (length & PR_SVE_VL_LEN_MASK) * 8;
+#else
+  return 0;
+#endif
+}
+
+constexpr CpuSource kMachine = {nullptr, nullptr, nullptr, machine_hwcap, machine_sve_bits};
 #else
 constexpr CpuSource kMachine = {};
 #endif

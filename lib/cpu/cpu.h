@@ -11,6 +11,7 @@ struct CpuFeatures {
   bool amx_tile, amx_bf16, amx_int8;
   // AArch64
   bool neon, bf16, i8mm, sve, sve2;
+  int32_t sve_bits;  // the length of SVE's vectors: that of the thread which asked first; 0 without SVE
   // x86-64: the CPU has such registers, but the OS has not enabled them; for the text of a refusal
   bool avx_disabled, avx512_disabled, amx_disabled;
 };
@@ -24,6 +25,7 @@ struct CpuSource {
   CpuidLeaf (*cpuid)(void *user, uint32_t leaf, uint32_t subleaf);  // x86-64; leaves beyond the maximum give zeros
   uint64_t (*xcr0)(void *user);                                     // called only where OSXSAVE is set
   uint64_t (*hwcap)(void *user, int which);                         // AArch64 Linux: AT_HWCAP (1) and AT_HWCAP2 (2)
+  int32_t (*sve_bits)(void *user);                                  // called only where the CPU has SVE
 };
 CpuFeatures detect_features(const CpuSource &source);
 

@@ -12,7 +12,8 @@ namespace fovea {
 
 namespace {
 
-// The levels by the names that the registry and the environment give them.
+// The levels by the names that the registry and the environment give them; of SVE the registry has an object for each length of
+// its vectors.
 enum {
   level_scalar = FOVEA_ISA_SCALAR,
   level_avx2 = FOVEA_ISA_AVX2,
@@ -22,6 +23,11 @@ enum {
   level_neon = FOVEA_ISA_NEON,
   level_neon_bf16 = FOVEA_ISA_NEON_BF16,
   level_sve = FOVEA_ISA_SVE,
+  level_sve128 = FOVEA_ISA_SVE,
+  level_sve256 = FOVEA_ISA_SVE,
+  level_sve512 = FOVEA_ISA_SVE,
+  level_sve1024 = FOVEA_ISA_SVE,
+  level_sve2048 = FOVEA_ISA_SVE,
 };
 
 constexpr KernelEntry kEntries[] = {
@@ -110,7 +116,16 @@ const char *missing_feature(const Level &level, const CpuFeatures &features) {
 
 }  // namespace
 
-LevelList known_levels() { return {kKnown, kKnownCount}; }
+LevelList known_levels([[maybe_unused]] const CpuFeatures &features) {
+#if defined(__aarch64__)
+  // Where its vectors are no longer than those of Advanced SIMD, SVE is no faster: see docs/performance.md.
+  constexpr int32_t kNeonBits = 128;
+  static constexpr int32_t kWithShortVectors[] = {level_scalar, level_sve, level_neon, level_neon_bf16};
+  static_assert(sizeof kWithShortVectors == sizeof kKnown);
+  if (features.sve_bits <= kNeonBits) return {kWithShortVectors, kKnownCount};
+#endif
+  return {kKnown, kKnownCount};
+}
 
 const char *level_name(int32_t level) {
   if (level == FOVEA_ISA_AUTO) return "auto";
@@ -136,19 +151,27 @@ const char *level_refusal(int32_t level, const CpuFeatures &features) {
   if (!known) return "not a level";
   if (!of_this_architecture(level)) return "a level of another architecture";
   if (!level_compiled(level)) return "not built into this library";
-  return missing_feature(*known, features);
+  const char *refusal = missing_feature(*known, features);
+  if (*refusal || select_kernel(level, features, {})) return refusal;
+  return "this CPU's vectors have a length for which no kernel is built";
 }
 
 int32_t best_level(const CpuFeatures &features) {
-  int32_t i = kKnownCount - 1;
-  while (i > 0 && *level_refusal(kKnown[i], features)) --i;
-  return kKnown[i];
+  const LevelList known = known_levels(features);
+  int32_t i = known.count - 1;
+  while (i > 0 && *level_refusal(known.levels[i], features)) --i;
+  return known.levels[i];
 }
 
-const ForwardKernel *select_kernel(int32_t level, const Problem &) {
+const ForwardKernel *select_kernel(int32_t level, const CpuFeatures &features, const Problem &) {
   for (const KernelEntry &entry : kEntries)
-    if (entry.level == level) return entry.kernel;
+    if (entry.level == level && fits_vectors(entry, features)) return entry.kernel;
   return nullptr;
+}
+
+bool fits_vectors(const KernelEntry &entry, const CpuFeatures &features) {
+  constexpr int32_t kFloatBits = 32;
+  return entry.level != level_sve || entry.kernel->shape.row_unit * kFloatBits == features.sve_bits;
 }
 
 int32_t kernel_entries(const KernelEntry **entries) {

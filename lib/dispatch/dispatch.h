@@ -8,12 +8,12 @@
 
 namespace fovea {
 
-// Levels known on this architecture, best last. The table has static storage.
+// Levels known on this architecture, those that a CPU with these features is fastest with last. The table has static storage.
 struct LevelList {
   const int32_t *levels;  // fovea_isa
   int32_t count;
 };
-LevelList known_levels();
+LevelList known_levels(const CpuFeatures &features);
 
 const char *level_name(int32_t level);      // "unknown" for other numbers
 int32_t level_from_name(const char *name);  // 0 (FOVEA_ISA_AUTO) for "auto", -1 for other texts
@@ -26,8 +26,8 @@ const char *level_refusal(int32_t level, const CpuFeatures &features);
 int32_t best_level(const CpuFeatures &features);
 
 // The kernel of a level for a problem; depends on its lengths, group, dims and types, never on batch or threads. Null where the
-// level has none.
-const ForwardKernel *select_kernel(int32_t level, const Problem &problem);
+// level has none for such a CPU.
+const ForwardKernel *select_kernel(int32_t level, const CpuFeatures &features, const Problem &problem);
 
 // Every registered kernel of this build, for tests, benches and docs.
 struct KernelEntry {
@@ -37,5 +37,8 @@ struct KernelEntry {
   const ForwardKernel *kernel;
 };
 int32_t kernel_entries(const KernelEntry **entries);
+
+// Whether a kernel is made for vectors as long as this CPU's. Only SVE has vectors of several lengths.
+bool fits_vectors(const KernelEntry &entry, const CpuFeatures &features);
 
 }  // namespace fovea

@@ -72,7 +72,7 @@ struct MergeTask {
 struct KernelShape {
   int32_t panel_rows;         // rows scored together
   int32_t window_panel_rows;  // the same for calls with a window: on its edges much of a panel is wasted
-  int32_t row_unit;           // a panel is a whole number of these
+  int32_t row_unit;           // the lanes of a vector: a panel is a whole number of these
   int32_t key_tile;           // keys scored together; divides kKeyTile
   int32_t group_panels;       // most panels in a task: they share each block of keys while it is in cache
 };

@@ -10,11 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-# level: the registers that hold its vectors, floats in one, and the mnemonics of its fused multiply-add
+# object: the registers that hold its vectors, floats in one, and the mnemonics of its fused multiply-add
 VECTORS = {
     "avx2": (r"%ymm\d+", 8, r"vfn?m(add|sub)\d+ps"),
     "avx512": (r"%zmm\d+", 16, r"vfn?m(add|sub)\d+ps"),
     "neon": (r"v\d+\.4s", 4, r"fml[as]"),
+    **{f"sve{bits}": (r"z\d+\.s", bits // 32, r"fml[as]|fmad|fmsb") for bits in (128, 256, 512, 1024, 2048)},
 }
 
 Instruction = collections.namedtuple("Instruction", "address code mnemonic operands relocation")
@@ -107,32 +108,45 @@ def jump_target(i):
     return int(target[1], 16) if target else None
 
 
+def largest_fused_loop(body, register, fma):
+    """Fused multiply-adds of the innermost loop that has most of them, and neither multiplies, adds nor spills."""
+    index = {i.address: n for n, i in enumerate(body)}
+    loops = [(index[t], n) for n, i in enumerate(body) if (t := jump_target(i)) in index and index[t] <= n]
+    best = 0
+    for begin, end in loops:
+        if any((b, e) != (begin, end) and begin <= b and e <= end for b, e in loops):
+            continue  # not an innermost loop
+        vector = [i for i in body[begin:end + 1] if re.search(register, i.operands)]
+        apart = sum(bool(re.fullmatch(r"v?f?(mul|add)(ps)?", i.mnemonic)) for i in vector)
+        spilled = sum(bool(re.search(r"\(%rsp|\(%rbp|\[sp", i.operands)) for i in body[begin:end + 1])
+        if not apart and not spilled:
+            best = max(best, sum(bool(re.fullmatch(fma, i.mnemonic)) for i in vector))
+    return best
+
+
 def tile_fma(files):
-    """The loop of the tile of scores does nothing but fused multiply-adds on full vectors, one per accumulator and step. Where a
-    compiler or xsimd falls back to multiply and add, no such loop exists."""
+    """The loops of the tile of scores and of the largest tile of outputs do nothing but fused multiply-adds on full vectors, one per
+    accumulator and step. Where a compiler or xsimd falls back to multiply and add, or keeps an accumulator in memory, no such loop
+    exists."""
     tiles = re.findall(r"^FOVEA_KERNEL\((\w+), *(\w+), *(\w+), *(\d+), *(\d+)\)", Path(options.registry).read_text(), re.M)
     for path in files:
         level = level_of(path)
         if level not in VECTORS:
             continue
         register, lanes, fma = VECTORS[level]
-        wanted = max(int(rows) * int(keys) // lanes for l, _, _, rows, keys in tiles if l == level)
-        best = 0
-        for body in functions(path).values():
-            index = {i.address: n for n, i in enumerate(body)}
-            loops = [(index[t], n) for n, i in enumerate(body) if (t := jump_target(i)) in index and index[t] <= n]
-            for begin, end in loops:
-                if any((b, e) != (begin, end) and begin <= b and e <= end for b, e in loops):
-                    continue  # not an innermost loop
-                vector = [i for i in body[begin:end + 1] if re.search(register, i.operands)]
-                fused = sum(bool(re.fullmatch(fma, i.mnemonic)) for i in vector)
-                apart = sum(bool(re.fullmatch(r"v?f?(mul|add)(ps)?", i.mnemonic)) for i in vector)
-                spilled = sum(bool(re.search(r"\(%rsp|\(%rbp|\[sp", i.operands)) for i in vector)
-                if not apart and not spilled:
-                    best = max(best, fused)
-        print(f"{level}: {best} FMAs in the largest loop without multiplies, adds or spills; the tile has {wanted} accumulators")
-        if best < wanted:
-            problems.append(f"{path}: no loop of at least {wanted} fused multiply-adds")
+        bodies = functions(path)
+        values = {tuple(map(int, found.groups())): {name: body} for name, body in bodies.items()
+                  if (found := re.search(r"ValueTileI.*4SimdELi(\d+)ELi(\d+)ELb0EE3run", name))}
+        widest = max(values, key=lambda size: size[::-1], default=None)
+        scores = max(int(rows) * int(keys) // lanes for l, _, _, rows, keys in tiles if l == level)
+        wanted = [("scores", scores, {name: body for name, body in bodies.items() if not re.search("ValueTile", name)})]
+        if widest:
+            wanted.append(("outputs", widest[0] * widest[1], values[widest]))
+        for tile, accumulators, candidates in wanted:
+            best = max(largest_fused_loop(body, register, fma) for body in candidates.values())
+            print(f"{level}: {best} FMAs in the largest loop of nothing else; the tile of {tile} has {accumulators} accumulators")
+            if best < accumulators:
+                problems.append(f"{path}: no loop of at least {accumulators} fused multiply-adds for the tile of {tile}")
 
 
 def entry_points(path, bodies):
@@ -254,7 +268,8 @@ def struct_layout(files):
 def usable_levels(files):
     """The program given prints the usable levels; they are those that the kernel reports the features of."""
     cpuinfo = re.search(r"^(?:flags|Features)\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.M)[1].split()
-    features = {"avx2": "avx2 fma f16c", "avx512": "avx512f avx512bw avx512dq avx512vl avx512cd avx2 fma f16c", "neon": "asimd"}
+    features = {"avx2": "avx2 fma f16c", "avx512": "avx512f avx512bw avx512dq avx512vl avx512cd avx2 fma f16c",
+                "neon": "asimd", "sve": "asimd sve"}
     expected = {"scalar"} | {level for level, words in features.items() if set(words.split()) <= set(cpuinfo)}
     actual = set(subprocess.run(files, check=True, capture_output=True, text=True).stdout.split())
     print(f"usable: {' '.join(sorted(actual))}")

@@ -1,4 +1,5 @@
-/* Prints the usable levels; with an argument, fails unless a call computed right and the level that it chose is the one named. */
+/* Prints the usable levels; with an argument, fails unless a call computed right and its kernel is of the object named: of the
+ * level, and for SVE of the vector length. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,9 +21,12 @@ int main(int argc, char **argv) {
     puts(fovea_last_error());
     return 1;
   }
-  const char *chosen = fovea_isa_name(fovea_context_isa(context));
-  printf("chosen: %s, out: %g\n", chosen, out[0]);
-  const int right = out[0] == 3 && strcmp(chosen, argv[1]) == 0;
+  char explanation[8192], wanted[64];
+  fovea_explain(context, &p, explanation, sizeof explanation);
+  snprintf(wanted, sizeof wanted, "\"kernel\": \"%s/", argv[1]);
+  const char *kernel = strstr(explanation, "\"kernel\"");
+  printf("%.40s, out: %g\n", kernel ? kernel : "no kernel", out[0]);
+  const int right = out[0] == 3 && strstr(explanation, wanted) != NULL;
   fovea_context_destroy(context);
   return right ? 0 : 1;
 }

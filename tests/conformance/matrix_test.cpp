@@ -36,6 +36,7 @@ std::vector<int64_t> query_sizes(int64_t most) {
   const int32_t count = kernel_entries(&entries);
   std::set<int64_t> edges;
   for (int32_t i = 0; i < count; ++i) {
+    if (!fits_vectors(entries[i], cpu_features())) continue;
     const KernelShape &shape = entries[i].kernel->shape;
     for (const int64_t rows : {shape.panel_rows, shape.window_panel_rows})
       for (const int64_t panels : {1, 2, int(shape.group_panels)}) edges.insert(panels * rows);

@@ -1,5 +1,5 @@
-// fovea_kv_append(): new tokens in caches of every type and layout. What is read back lies within half a step, nothing else changes, and
-// where something is wrong nothing changes at all.
+// fovea_kv_append(): new tokens in caches of every type and layout. What is read back lies within half a step, nothing else
+// changes, and where something is wrong nothing changes at all.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ struct Pool {
   std::vector<float> scales;
   fovea_tensor tensor = {}, scale = {};
 
-  // step: the stride of dims, and what lies between tokens and heads beside their elements. heads_first: else tokens lie before heads.
+  // step: the stride of dims, and what lies between tokens and heads beside their elements. heads_first: tokens lie inside of heads.
   Pool(fovea_dtype dtype, int64_t entries, int64_t heads_kv, int64_t slot_count, int64_t dim_count, int64_t step,
        bool heads_first)
       : heads(heads_kv), slots(slot_count), dim(dim_count) {

@@ -24,7 +24,7 @@ class CausalAlignmentTest : public LevelTest {
     const int32_t count = kernel_entries(&entries);
     std::vector<Lengths> lengths;
     for (int32_t e = 0; e < count; ++e) {
-      if (entries[e].level != GetParam()) continue;
+      if (entries[e].level != GetParam() || !fits_vectors(entries[e], cpu_features())) continue;
       for (const int64_t queries : {int64_t(entries[e].kernel->shape.panel_rows), kKeyTile})
         for (const int64_t keys : {int64_t(entries[e].kernel->shape.panel_rows), kKeyTile, kBlockKeys})
           for (int64_t dq = -1; dq <= 1; ++dq)

@@ -1,4 +1,5 @@
-// fovea_merge(): calls over disjoint sets of keys, merged by their LSE, are the call over all of them. Parts without keys leave no trace.
+// fovea_merge(): calls over disjoint sets of keys, merged by their LSE, are the call over all of them. Parts without keys leave
+// no trace.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -50,7 +50,7 @@ class WindowTest : public LevelTest {
     const int32_t count = kernel_entries(&entries);
     std::vector<Lengths> lengths;
     for (int32_t e = 0; e < count; ++e) {
-      if (entries[e].level != GetParam()) continue;
+      if (entries[e].level != GetParam() || !fits_vectors(entries[e], cpu_features())) continue;
       const KernelShape &shape = entries[e].kernel->shape;
       for (const int64_t queries : {int64_t(shape.panel_rows), int64_t(shape.window_panel_rows)})
         for (const int64_t keys : {kKeyTile, int64_t(shape.panel_rows), kBlockKeys})

@@ -1066,7 +1066,7 @@ TEST_F(Api, ExplainsACall) {
   EXPECT_EQ(json["error"], "");
   EXPECT_EQ(json["level"], fovea_isa_name(fovea_context_isa(context)));
   EXPECT_EQ(json["threads"], fovea_context_threads(context));
-  EXPECT_EQ(json["kernel"].get<std::string>().rfind(json["level"].get<std::string>() + "/", 0), 0u);
+  EXPECT_EQ(json["kernel"].get<std::string>().rfind(json["level"].get<std::string>(), 0), 0u);  // sve256/... of sve
   EXPECT_GT(json["tasks"], 0);
   size_t bytes = 0;
   ASSERT_EQ(fovea_workspace_size(context, &p, &bytes), FOVEA_OK);

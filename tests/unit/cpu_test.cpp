@@ -162,9 +162,11 @@ TEST(CpuFeatures, SubleafBeyondTheHighestIsNotBelieved) {
   EXPECT_FALSE(fake.detect().avx512bf16);
 }
 
-CpuFeatures detect_arm(uint64_t hwcap, uint64_t hwcap2) {
+CpuFeatures detect_arm(
+    uint64_t hwcap, uint64_t hwcap2, int32_t (*sve_bits)(void *) = [](void *) { return 256; }) {
   uint64_t words[2] = {hwcap, hwcap2};
   CpuSource source = {};
+  source.sve_bits = sve_bits;
   source.user = words;
   source.hwcap = [](void *user, int which) { return static_cast<uint64_t *>(user)[which - 1]; };
   return detect_features(source);
@@ -187,6 +189,15 @@ TEST(CpuFeatures, Sve2DoesNotImplyBf16) {
 
 TEST(CpuFeatures, Sve2WithoutSveIsNotUsable) { EXPECT_FALSE(detect_arm(kAsimd, kSve2).sve2); }
 
+TEST(CpuFeatures, TheVectorLengthIsAskedForWhereThereIsSve) {
+  EXPECT_EQ(detect_arm(kAsimd | kSve, 0).sve_bits, 256);
+  const CpuFeatures f = detect_arm(kAsimd, 0, [](void *) {
+    ADD_FAILURE() << "asked of a CPU without SVE";
+    return 256;
+  });
+  EXPECT_EQ(f.sve_bits, 0);
+}
+
 TEST(CpuFeatures, OfThisMachineAgreeWithTheCompiler) {
   const CpuFeatures &f = cpu_features();
 #if defined(__x86_64__)
@@ -202,6 +213,8 @@ TEST(CpuFeatures, OfThisMachineAgreeWithTheCompiler) {
   EXPECT_FALSE(f.neon || f.sve);
 #elif defined(__aarch64__)
   EXPECT_TRUE(f.neon);
+  EXPECT_EQ(f.sve_bits != 0, f.sve);
+  EXPECT_EQ(f.sve_bits % 128, 0);
   EXPECT_FALSE(any_avx(f) || any_avx512(f));
 #endif
 }

@@ -13,8 +13,8 @@
 namespace fovea {
 namespace {
 
-std::vector<int32_t> known() {
-  const LevelList list = known_levels();
+std::vector<int32_t> known(const CpuFeatures &features = cpu_features()) {
+  const LevelList list = known_levels(features);
   return std::vector<int32_t>(list.levels, list.levels + list.count);
 }
 
@@ -23,7 +23,14 @@ TEST(Levels, KnownOnesStartWithScalarAndRiseInQuality) {
   EXPECT_EQ(known(),
             (std::vector<int32_t>{FOVEA_ISA_SCALAR, FOVEA_ISA_AVX2, FOVEA_ISA_AVX512, FOVEA_ISA_AVX512_FP16, FOVEA_ISA_AMX}));
 #elif defined(__aarch64__)
-  EXPECT_EQ(known(), (std::vector<int32_t>{FOVEA_ISA_SCALAR, FOVEA_ISA_NEON, FOVEA_ISA_NEON_BF16, FOVEA_ISA_SVE}));
+  CpuFeatures f = {};
+  for (const int32_t bits : {0, 128, 256, 2048}) {
+    f.sve_bits = bits;
+    const bool longer = bits > 128;
+    EXPECT_EQ(known(f), longer ? (std::vector<int32_t>{FOVEA_ISA_SCALAR, FOVEA_ISA_NEON, FOVEA_ISA_NEON_BF16, FOVEA_ISA_SVE})
+                               : (std::vector<int32_t>{FOVEA_ISA_SCALAR, FOVEA_ISA_SVE, FOVEA_ISA_NEON, FOVEA_ISA_NEON_BF16}))
+        << bits;
+  }
 #else
   EXPECT_EQ(known(), std::vector<int32_t>{FOVEA_ISA_SCALAR});
 #endif
@@ -119,6 +126,53 @@ TEST(Levels, NeonNeedsAdvancedSimd) {
   EXPECT_EQ(best_level(f), FOVEA_ISA_NEON);
 }
 
+CpuFeatures with_sve(int32_t bits) {
+  CpuFeatures f = {};
+  f.neon = f.sve = true;
+  f.sve_bits = bits;
+  return f;
+}
+
+TEST(Levels, SveIsChosenWhereItsVectorsAreLongerThanThoseOfNeon) {
+  if (!level_compiled(FOVEA_ISA_SVE)) GTEST_SKIP() << "no SVE in this build";
+  for (const int32_t bits : {128, 256, 512, 1024, 2048}) {
+    for (const bool sve2 : {false, true}) {  // which implies neither BF16 nor another choice
+      CpuFeatures f = with_sve(bits);
+      f.sve2 = sve2;
+      EXPECT_STREQ(level_refusal(FOVEA_ISA_SVE, f), "") << bits;
+      EXPECT_STRNE(level_refusal(FOVEA_ISA_NEON_BF16, f), "") << bits;
+      EXPECT_EQ(best_level(f), bits > 128 ? FOVEA_ISA_SVE : FOVEA_ISA_NEON) << bits;
+    }
+  }
+}
+
+TEST(Levels, SveIsRefusedWithoutItsFeatureOrItsBase) {
+  if (!level_compiled(FOVEA_ISA_SVE)) GTEST_SKIP() << "no SVE in this build";
+  CpuFeatures f = with_sve(256);
+  f.sve = false;
+  f.sve_bits = 0;
+  EXPECT_STREQ(level_refusal(FOVEA_ISA_SVE, f), "this CPU has no SVE");
+  f = with_sve(256);
+  f.neon = false;
+  EXPECT_STREQ(level_refusal(FOVEA_ISA_SVE, f), "this CPU has no Advanced SIMD");
+}
+
+TEST(Levels, NoSveKernelRunsOnVectorsOfAnotherLength) {
+  if (!level_compiled(FOVEA_ISA_SVE)) GTEST_SKIP() << "no SVE in this build";
+  for (int32_t bits = 128; bits <= 2048; bits += 128) {
+    const CpuFeatures f = with_sve(bits);
+    const ForwardKernel *kernel = select_kernel(FOVEA_ISA_SVE, f, {});
+    if ((bits & (bits - 1)) == 0) {
+      ASSERT_NE(kernel, nullptr) << bits;
+      EXPECT_STREQ(kernel->name, ("sve" + std::to_string(bits) + "/prefill/f32").c_str());
+    } else {
+      EXPECT_EQ(kernel, nullptr) << bits;
+      EXPECT_STREQ(level_refusal(FOVEA_ISA_SVE, f), "this CPU's vectors have a length for which no kernel is built") << bits;
+      EXPECT_EQ(best_level(f), FOVEA_ISA_NEON) << bits;
+    }
+  }
+}
+
 TEST(Levels, OfAnotherArchitectureAreRefused) {
   EXPECT_STREQ(level_refusal(FOVEA_ISA_AVX2, {}), "a level of another architecture");
 }
@@ -128,6 +182,7 @@ TEST(Levels, AreRefusedOnAPerfectMachineOnlyWhereTheyHaveNoKernel) {
   CpuFeatures everything;
   memset(&everything, 1, sizeof everything);
   everything.avx_disabled = everything.avx512_disabled = everything.amx_disabled = false;
+  everything.sve_bits = 256;
   for (int32_t level : known())
     EXPECT_STREQ(level_refusal(level, everything), level_compiled(level) ? "" : "not built into this library")
         << level_name(level);
@@ -135,7 +190,7 @@ TEST(Levels, AreRefusedOnAPerfectMachineOnlyWhereTheyHaveNoKernel) {
 
 TEST(Registry, EveryKernelIsWhatItsLineSays) {
   const struct {
-    const char *level, *operation, *types;
+    const char *object, *operation, *types;
     int32_t rows, keys;
   } lines[] = {
 #define FOVEA_KERNEL(level, operation, types, rows, keys) {#level, #operation, #types, rows, keys},
@@ -146,9 +201,9 @@ TEST(Registry, EveryKernelIsWhatItsLineSays) {
   ASSERT_EQ(kernel_entries(&entries), int32_t(sizeof lines / sizeof *lines));
   for (const auto &line : lines) {
     const KernelEntry &entry = entries[&line - lines];
-    const std::string name = std::string(line.level) + "/" + line.operation + "/" + line.types;
+    const std::string name = std::string(line.object) + "/" + line.operation + "/" + line.types, level = level_name(entry.level);
     EXPECT_EQ(std::string(entry.kernel->name).rfind(name, 0), 0u) << entry.kernel->name;
-    EXPECT_STREQ(level_name(entry.level), line.level);
+    EXPECT_EQ(name.substr(0, level == "sve" ? 3 : name.find('/')), level);
     EXPECT_STREQ(entry.operation, line.operation);
     EXPECT_STREQ(entry.types, line.types);
     EXPECT_EQ(entry.kernel->shape.panel_rows, line.rows) << name;
@@ -159,12 +214,14 @@ TEST(Registry, EveryKernelIsWhatItsLineSays) {
 
 TEST(Registry, EveryCompiledLevelHasAKernelOfItsOwn) {
   Problem problem = {};
+  CpuFeatures features = {};
+  features.sve_bits = 256;
   for (int32_t level : known()) {
-    const ForwardKernel *kernel = select_kernel(level, problem);
+    const ForwardKernel *kernel = select_kernel(level, features, problem);
     ASSERT_EQ(kernel != nullptr, level_compiled(level)) << level_name(level);
     if (!kernel) continue;
     const std::string name = kernel->name;
-    EXPECT_EQ(name.substr(0, name.find('/')), level_name(level));
+    EXPECT_EQ(name.substr(0, name.find('/')), level == FOVEA_ISA_SVE ? "sve256" : level_name(level));
   }
 }
 

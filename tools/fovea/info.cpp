@@ -20,6 +20,7 @@ int run(const Options &options) {
   nlohmann::ordered_json report;
   report["version"] = fovea_version();
   report["cpu"] = cpu_name();
+  if (cpu_features().sve_bits) report["sve_bits"] = cpu_features().sve_bits;
   report["openmp"] = FOVEA_TOOLS_OPENMP != 0;
 
   ContextPtr context;
@@ -52,6 +53,7 @@ int run(const Options &options) {
     const KernelShape &shape = entries[i].kernel->shape;
     report["kernels"].push_back({{"name", entries[i].kernel->name},
                                  {"level", level_name(entries[i].level)},
+                                 {"fits_vectors", fits_vectors(entries[i], cpu_features())},
                                  {"operation", entries[i].operation},
                                  {"types", entries[i].types},
                                  {"panel_rows", shape.panel_rows},
@@ -62,6 +64,7 @@ int run(const Options &options) {
     print_json(report);
   } else {
     std::printf("Fovea    %s\nCPU      %s\n", fovea_version(), *cpu_name() != '\0' ? cpu_name() : "unknown");
+    if (report.contains("sve_bits")) std::printf("SVE      vectors of %d bits\n", cpu_features().sve_bits);
     if (context) {
       std::printf("Level    %s\nThreads  %d (%s)\n", fovea_isa_name(fovea_context_isa(context.get())),
                   fovea_context_threads(context.get()), FOVEA_TOOLS_OPENMP != 0 ? "OpenMP" : "built without OpenMP");

@@ -89,48 +89,82 @@ __attribute__((noinline)) void score_tile(const float *k, int64_t k_stride, cons
 }
 
 // Few rows would leave most lanes empty; here the dims are in the lanes. rows: [row][padded_dim(dim_k)], zero behind dim_k.
-// Fills score[key][lane] for kKeyTile keys, of which only [first, end) are read; lanes behind the last row repeat it.
 template <class Simd>
 constexpr int64_t padded_dim(int64_t dim_k) {
   return (dim_k + Simd::kLanes - 1) / Simd::kLanes * Simd::kLanes;
 }
-template <class Simd>
-__attribute__((noinline)) void score_tile_by_dims(const float *k, int64_t k_stride, int64_t first, int64_t end, const float *rows,
-                                                  int64_t row_count, int64_t dim_k, float *score) {
-  constexpr int L = Simd::kLanes;
-  const int64_t whole = dim_k / L * L;
+constexpr int kFewRows = 4;  // see Task::begin()
+
+// So many keys of kKeyTile at a time that 16 registers hold the sums, those of a key side by side in a vector.
+template <int R>
+constexpr int kKeysByDims = R <= 2 ? kKeyTile : kKeyTile / 2;
+
+// Scores of R rows and the keys of a tile: score[key][lane]; lanes behind the last row repeat it.
+template <class Simd, int R>
+__attribute__((noinline)) void score_rows_by_dims(const float *const *key, const float *rows, int64_t dim_k, float *score) {
+  constexpr int L = Simd::kLanes, J = kKeysByDims<R>, kStride = R == 3 ? 4 : R;  // of a key's sums
+  constexpr int kSums = kStride * J;
+  const int64_t whole = dim_k / L * L, row_stride = padded_dim<Simd>(dim_k);
   const auto tail = Simd::tail(static_cast<int>(dim_k - whole));
-  for (int64_t r = 0; r < row_count; ++r) {
-    const float *q = rows + r * padded_dim<Simd>(dim_k);
-    typename Simd::Vector acc[kKeyTile], earlier[kKeyTile];
+  for (int first = 0; first < kKeyTile; first += J, key += J, score += J * L) {
+    typename Simd::Vector acc[kSums], earlier[kSums];
     FOVEA_UNROLL
-    for (int j = 0; j < kKeyTile; ++j) acc[j] = earlier[j] = Simd::set1(0.0f);
-    // A tile that is not full reads its first or last key again.
-    const float *key[kKeyTile];
-    for (int64_t j = 0; j < kKeyTile; ++j) key[j] = k + (j < first ? first : j < end ? j : end - 1) * k_stride;
+    for (int i = 0; i < kSums; ++i) acc[i] = Simd::set1(0.0f);
     for (int64_t begin = 0; begin < whole; begin += kDimRun * L) {
-      FOVEA_UNROLL
-      for (int j = 0; j < kKeyTile; ++j) {
-        earlier[j] = Simd::add(earlier[j], acc[j]);
-        acc[j] = Simd::set1(0.0f);
-      }
       const int64_t end = begin + kDimRun * L < whole ? begin + kDimRun * L : whole;
-      for (int64_t d = begin; d < end; d += L) {
-        const auto x = Simd::load(q + d);
+      if (begin > 0) {
         FOVEA_UNROLL
-        for (int j = 0; j < kKeyTile; ++j) acc[j] = Simd::fma(x, Simd::load(key[j] + d), acc[j]);
+        for (int i = 0; i < kSums; ++i) {
+          earlier[i] = begin > kDimRun * L ? Simd::add(earlier[i], acc[i]) : acc[i];
+          acc[i] = Simd::set1(0.0f);
+        }
+      }
+      for (int64_t d = begin; d < end; d += L) {
+        typename Simd::Vector x[J];
+        FOVEA_UNROLL
+        for (int j = 0; j < J; ++j) x[j] = Simd::load(key[j] + d);
+        FOVEA_UNROLL
+        for (int r = 0; r < R; ++r) {
+          const auto q = Simd::load(rows + r * row_stride + d);
+          FOVEA_UNROLL
+          for (int j = 0; j < J; ++j) acc[j * kStride + r] = Simd::fma(q, x[j], acc[j * kStride + r]);
+        }
       }
     }
     if (whole < dim_k) {
-      const auto x = Simd::load(q + whole);
       FOVEA_UNROLL
-      for (int j = 0; j < kKeyTile; ++j) acc[j] = Simd::fma(x, Simd::load_tail(key[j] + whole, tail), acc[j]);
+      for (int j = 0; j < J; ++j) {
+        const auto x = Simd::load_tail(key[j] + whole, tail);
+        FOVEA_UNROLL
+        for (int r = 0; r < R; ++r)
+          acc[j * kStride + r] = Simd::fma(Simd::load(rows + r * row_stride + whole), x, acc[j * kStride + r]);
+      }
     }
-    for (int j = 0; j < kKeyTile; ++j) {
-      const float sum = Simd::sum(Simd::add(earlier[j], acc[j]));
-      for (int64_t lane = r; lane < (r + 1 == row_count ? L : r + 1); ++lane) score[j * L + lane] = sum;
+    if (whole > kDimRun * L) {
+      FOVEA_UNROLL
+      for (int i = 0; i < kSums; ++i) acc[i] = Simd::add(earlier[i], acc[i]);
+    }
+    FOVEA_UNROLL
+    for (int i = 0; i < kSums; i += L) {
+      constexpr int kAtOnce = kSums < L ? kSums : L;
+      const auto sums = Simd::template sums<kAtOnce>(acc + i);
+      for (int at = 0; at < kAtOnce; at += kStride)
+        Simd::store(score + (i + at) / kStride * L, Simd::template lanes<R>(sums, at));
     }
   }
+}
+
+// Of the tile's keys only [first, end) are read.
+template <class Simd, int R = kFewRows>
+FOVEA_INLINE void score_tile_by_dims(const float *k, int64_t k_stride, int64_t first, int64_t end, const float *rows,
+                                     int64_t row_count, int64_t dim_k, float *score) {
+  if constexpr (R > 1) {
+    if (row_count < R) return score_tile_by_dims<Simd, R - 1>(k, k_stride, first, end, rows, row_count, dim_k, score);
+  }
+  // A tile that is not full reads its first or last key again.
+  const float *key[kKeyTile];
+  for (int64_t j = 0; j < kKeyTile; ++j) key[j] = k + (j < first ? first : j < end ? j : end - 1) * k_stride;
+  score_rows_by_dims<Simd, R>(key, rows, dim_k, score);
 }
 
 }  // namespace

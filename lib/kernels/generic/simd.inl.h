@@ -4,11 +4,13 @@
 //   Vector, kLanes                      a vector of floats
 //   kPanelVectors, kKeyTile             tile of scores: kKeyTile keys x kPanelVectors vectors of queries, one accumulator each
 //   kWindowPanelVectors                 of panels of a call with a window (causal is one)
-//   kValueVectors, value_rows(w)        tile of outputs: value_rows(w) rows x w <= kValueVectors vectors of value dims
+//   kValueVectors, value_rows(w)        tile of outputs: value_rows(w) rows x w <= kValueVectors vectors of value dims;
+//   value_vectors(rows)                 w for so many rows
 //   clamp(t, low, high)                 NaN stays NaN
 //   exponent_bits(biased)               the low bits of its lanes shifted into the exponent: 2^n from n + 127
 //   load, store, set1, add, sub, mul, div, fma(a, b, c) = a * b + c, abs, max, min, select_less(a, b, x, y) = a < b ? x : y
-//   sum(a)                              over the lanes
+//   sums<n>(x)                          lane i: the sum over the lanes of x[i], i < n <= kLanes; formed alike for each
+//   lanes<n>(a, from)                   lanes [from, from + n) of a, the last again to the end
 //   all_less(a, b), all_finite(a)       over all lanes; false where a lane is NaN
 //   exp2(t)                             relative error <= 2^-22, exactly 1 at 0, exactly 0 where 2^t is below FLT_MIN, inf above
 //                                       FLT_MAX, NaN for NaN
@@ -92,6 +94,25 @@ struct XsimdVector {
   static FOVEA_INLINE bool all_less(Vector a, Vector b) { return xsimd::all(a < b); }
 };
 #endif
+
+// For instruction sets whose shuffles differ from lane to lane, through memory.
+template <class Base>
+struct ShuffledByLane : Base {
+  using typename Base::Vector;
+  template <int kCount>
+  static FOVEA_INLINE Vector sums(const Vector *x) {
+    float lanes[Base::kLanes] = {};
+    for (int i = 0; i < kCount; ++i) lanes[i] = Base::sum(x[i]);
+    return Base::load(lanes);
+  }
+  template <int kCount>
+  static FOVEA_INLINE Vector lanes(Vector a, int from) {
+    float all[Base::kLanes], some[Base::kLanes];
+    Base::store(all, a);
+    for (int i = 0; i < Base::kLanes; ++i) some[i] = all[from + (i < kCount ? i : kCount - 1)];
+    return Base::load(some);
+  }
+};
 
 // For instruction sets without masked memory operations: a tail goes through a buffer.
 template <class Base>

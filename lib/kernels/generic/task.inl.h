@@ -18,9 +18,8 @@ struct Arena {
   }
 };
 
-// Up to so many rows share a key-value head, scores are computed with the dims in the lanes. With them in the lanes a score costs
+// Up to kFewRows rows share a key-value head: scores are computed with the dims in the lanes. With them in the lanes a score costs
 // dim_k / kLanes multiply-adds and a sum over lanes, otherwise dim_k of a vector that these rows do not fill.
-constexpr int64_t kFewRows = 4;
 
 constexpr float kSteepSlope = 0x1p60f;  // times any distance, which is below 2^62, less is far from overflow
 constexpr double kMostSoftcap = 0x1p120;
@@ -215,7 +214,9 @@ struct Task {
   void pack_rows(const float *const *q, int count, float *packed) const {
     const int64_t dim_k = call->dim_k, padded = padded_dim<Simd>(dim_k);
     for (int r = 0; r < count; ++r, packed += padded) {
-      for (int64_t d = 0; d < padded; ++d) packed[d] = d < dim_k ? q[r][d] * query_scale : 0.0f;
+      const int64_t whole = dim_k / L * L;
+      for (int64_t d = 0; d < whole; d += L) Simd::store(packed + d, Simd::mul(Simd::load(q[r] + d), Simd::set1(query_scale)));
+      for (int64_t d = whole; d < padded; ++d) packed[d] = d < dim_k ? q[r][d] * query_scale : 0.0f;
     }
   }
 

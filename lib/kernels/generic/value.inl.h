@@ -223,7 +223,7 @@ void multiply_values(const ValueJob &job, int64_t rows) {
   const int64_t vectors = (job.dim_v + L - 1) / L;
   const int rest = static_cast<int>(job.dim_v % L);
   const auto tail = Simd::tail(rest);
-  const int64_t columns = (vectors + Simd::kValueVectors - 1) / Simd::kValueVectors;
+  const int64_t widest = Simd::value_vectors(rows), columns = (vectors + widest - 1) / widest;
   int64_t vector = 0;
   for (int64_t c = 0; c < columns; ++c) {
     const int64_t width = (vectors - vector) / (columns - c) + ((vectors - vector) % (columns - c) != 0);

@@ -14,14 +14,32 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
   // 12 accumulators, 3 query vectors and a broadcast fill the 16 registers.
   static constexpr int kPanelVectors = 3, kKeyTile = 4;
   static constexpr int kWindowPanelVectors = kPanelVectors;
-  static constexpr int kValueVectors = 2;
-  static constexpr int value_rows(int) { return 6; }
+  static constexpr int kValueVectors = 4;
+  static constexpr int value_rows(int vectors) { return vectors <= 2 ? 6 : 3; }
+  static constexpr int value_vectors(int64_t rows) { return rows <= 3 ? 4 : 2; }  // few rows need more sums to hide their latency
 
   static FOVEA_INLINE Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
-  static FOVEA_INLINE float sum(Vector a) {
-    const __m128 half = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    const __m128 quarter = _mm_add_ps(half, _mm_movehl_ps(half, half));
-    return _mm_cvtss_f32(_mm_add_ss(quarter, _mm_movehdup_ps(quarter)));
+  // Halves of two vectors, then pairs and lanes are added, so that in the end each lane is a sum of its own.
+  static FOVEA_INLINE __m256 add_halves(__m256 a, __m256 b) {
+    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+  }
+  static FOVEA_INLINE __m256 add_pairs(__m256 a, __m256 b) {
+    return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
+  }
+  static FOVEA_INLINE __m256 add_lanes(__m256 a, __m256 b) {
+    return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
+  }
+  template <int kCount>
+  static FOVEA_INLINE Vector sums(const Vector *x) {
+    static_assert(kCount == 8);
+    const __m256 a = add_halves(x[0], x[4]), b = add_halves(x[1], x[5]), c = add_halves(x[2], x[6]), d = add_halves(x[3], x[7]);
+    return add_lanes(add_pairs(a, b), add_pairs(c, d));
+  }
+  template <int kCount>
+  static FOVEA_INLINE Vector lanes(Vector a, int from) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i index = _mm256_add_epi32(_mm256_min_epi32(lane, _mm256_set1_epi32(kCount - 1)), _mm256_set1_epi32(from));
+    return _mm256_permutevar8x32_ps(a, index);
   }
   static FOVEA_INLINE bool all_finite(Vector a) {
     const __m256 zero = _mm256_sub_ps(a, a);  // NaN for NaN and infinities

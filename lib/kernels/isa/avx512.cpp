@@ -17,10 +17,40 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
   static constexpr int kWindowPanelVectors = 2;
   static constexpr int kValueVectors = 4;
   static constexpr int value_rows(int vectors) { return vectors == 4 ? 6 : vectors == 3 ? 8 : 12; }
+  static constexpr int value_vectors(int64_t) { return kValueVectors; }
 
   // xsimd 8.1 multiplies and adds here.
   static FOVEA_INLINE Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
-  static FOVEA_INLINE float sum(Vector a) { return _mm512_reduce_add_ps(a); }
+  // Halves of two vectors, then quarters, pairs and lanes are added, so that in the end each lane is a sum of its own.
+  static FOVEA_INLINE __m512 add_halves(__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+  }
+  static FOVEA_INLINE __m512 add_quarters(__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+  }
+  static FOVEA_INLINE __m512 add_pairs(__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+  }
+  static FOVEA_INLINE __m512 add_lanes(__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+  }
+  template <int kCount>
+  static FOVEA_INLINE Vector sums(const Vector *x) {
+    const auto at = [x](int i) { return i < kCount ? __m512(x[i]) : _mm512_setzero_ps(); };
+    __m512 of_four[4];  // lane 4 * g + i: a quarter of the sum of x[4 * g + i] is still in each
+    FOVEA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const __m512 low = add_halves(at(i), at(4 + i)), high = add_halves(at(8 + i), at(12 + i));
+      of_four[i] = add_quarters(low, high);
+    }
+    return add_lanes(add_pairs(of_four[0], of_four[1]), add_pairs(of_four[2], of_four[3]));
+  }
+  template <int kCount>
+  static FOVEA_INLINE Vector lanes(Vector a, int from) {
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i index = _mm512_add_epi32(_mm512_min_epi32(lane, _mm512_set1_epi32(kCount - 1)), _mm512_set1_epi32(from));
+    return _mm512_permutexvar_ps(index, a);
+  }
   static FOVEA_INLINE bool all_finite(Vector a) {
     return _mm512_fpclass_ps_mask(a, 0x99) == 0;  // quiet and signalling NaN, both infinities
   }

@@ -10,16 +10,35 @@ namespace fovea::neon {
 namespace {
 
 struct Simd : BufferedTail<XsimdVector<FOVEA_XSIMD_ARCH>> {
-  // 24 accumulators, 3 query vectors and a broadcast fit the 32 registers.
+  // 24 accumulators, 3 query or 4 value vectors and a broadcast fit the 32 registers: 99 % of what the multiply-add pipes of
+  // Neoverse V1, V2 and Apple M1 can do, as bench/mca.py predicts.
   static constexpr int kPanelVectors = 3, kKeyTile = 8;
   static constexpr int kWindowPanelVectors = kPanelVectors;
   static constexpr int kValueVectors = 4;
   static constexpr int value_rows(int vectors) { return vectors == 4 ? 6 : 8; }
+  static constexpr int value_vectors(int64_t) { return kValueVectors; }
 
+  // In a register, from where FMLA takes it by element: LD1R, which fills a vector from memory, takes time of a multiply-add pipe
+  // too.
+  static FOVEA_INLINE Vector set1(float x) {
+    if (!__builtin_constant_p(x)) __asm__("" : "+w"(x));
+    return vdupq_n_f32(x);
+  }
   // xsimd 8.1 divides by an approximate reciprocal.
   static FOVEA_INLINE Vector div(Vector a, Vector b) { return vdivq_f32(a, b); }
   static FOVEA_INLINE Vector fma(Vector a, Vector b, Vector c) { return vfmaq_f32(c, a, b); }
-  static FOVEA_INLINE float sum(Vector a) { return vaddvq_f32(a); }
+  template <int kCount>
+  static FOVEA_INLINE Vector sums(const Vector *x) {
+    static_assert(kCount == 4);
+    return vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3]));
+  }
+  template <int kCount>
+  static FOVEA_INLINE Vector lanes(Vector a, int from) {
+    const float32x4_t x = a;
+    float some[4];
+    for (int i = 0; i < 4; ++i) some[i] = x[from + (i < kCount ? i : kCount - 1)];
+    return load(some);
+  }
   static FOVEA_INLINE bool all_finite(Vector a) {
     const float32x4_t zero = vsubq_f32(a, a);  // NaN for NaN and infinities
     return vminvq_u32(vceqq_f32(zero, zero)) != 0;
