@@ -159,6 +159,7 @@ float *lse_at(const fovea_params &p, RowIndex r) {
 }
 
 void *out_at(const fovea_params &p, RowIndex r, int64_t dim) {
+  if (p.dim_v == 0) return nullptr;  // nor has the tensor an address
   const int64_t *stride = p.out.stride;
   const int64_t index = r.batch * stride[0] + r.head * stride[1] + r.query * stride[2] + dim * stride[3];
   return static_cast<char *>(p.out.data) + index * element_bytes(p.out.dtype);
@@ -170,8 +171,9 @@ void store_row(const float *from, int64_t n, const fovea_params &p, RowIndex r, 
 
 // The only part of a row that has keys is the row, bit for bit where the types are the same.
 void copy_row(const fovea_params &from, const fovea_params &to, RowIndex r) {
-  convert_elements(out_at(from, r, 0), from.out.dtype, from.out.stride[3], to.dim_v, out_at(to, r, 0), to.out.dtype,
-                   to.out.stride[3]);
+  if (to.dim_v != 0)
+    convert_elements(out_at(from, r, 0), from.out.dtype, from.out.stride[3], to.dim_v, out_at(to, r, 0), to.out.dtype,
+                     to.out.stride[3]);
   *lse_at(to, r) = *lse_at(from, r);
 }
 
