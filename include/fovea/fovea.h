@@ -281,6 +281,39 @@ FOVEA_API fovea_status fovea_workspace_size(const fovea_context *c, const fovea_
  * Same call, same bits; a row's bits depend on neither threads, executor, batch nor other heads. */
 FOVEA_API fovea_status fovea_forward(const fovea_context *c, const fovea_params *p, void *workspace, size_t bytes);
 
+/* Combines out and lse of count calls for the same rows over disjoint sets of keys, the parts, into out and lse of one call over
+ * all of these keys: keys sharded over processes, a prefix that batch entries share. Of each part and of the result only batch,
+ * heads_q, seq_q, dim_v, out, lse, seqlens_q and cu_seqlens_q are read, the part's own call may be given as it is; each needs an
+ * lse.
+ *   - Sinks belong to exactly one part.
+ *   - Sizes of a part are those of the result, and it has at least the result's rows. In packed batches out is [heads_q, token,
+ *     dim_v]: batch and segments may differ then, so that one entry of all tokens is a part of many.
+ *   - out is of any floating-point type and any strides, in each part. The result's out may be a part's, at the same address with
+ *     the same strides and width of elements, and so may its lse; else they overlap nothing. result->weights is NULL.
+ *   - A row of a part without keys (lse -infinity) does not count, whatever its out is. A row that one part alone has keys for is
+ *     copied bit for bit (other types: rounded), without keys in any part out is 0 and lse -infinity. A NaN or +infinity in some
+ *     lse makes the row NaN.
+ * Arithmetic is double; neither a workspace nor memory is needed. Errors name the part and its field: "parts[2].seq_q: ...". */
+FOVEA_API fovea_status fovea_merge(const fovea_context *c, const fovea_params *const *parts, int32_t count,
+                                   const fovea_params *result);
+
+/* Writes new tokens into a key-value cache, in the cache's own types. cache describes it as fovea_forward() reads it; of it only
+ * batch, heads_kv, dim_k, dim_v, seq_kv (how many tokens each batch entry has room for), k, v, k_scale, v_scale, page_size,
+ * block_table, block_table_stride and num_pages are read, and cu_seqlens_kv, which must be NULL. k_new and v_new are [batch,
+ * heads_kv, token, dim] of any floating-point type and strides: the first count[b] tokens of entry b become its tokens start[b]
+ * .. start[b] + count[b] - 1. start and count are [batch]; where count[b] is 0, start[b] is not read. Nothing else of the cache
+ * is touched, gaps of strides neither.
+ *   FOVEA_F32, FOVEA_F16, FOVEA_BF16   rounded to nearest even, bit for bit where the type is the same;
+ *   FOVEA_I8   for each token and head scale = max |x| / 127, and x / scale rounded to nearest even, 0 where scale is;
+ *   FOVEA_Q8_0, FOVEA_Q4_0   the bytes of ggml's reference quantisation: 34 or 18 a block of 32 dims.
+ * The bytes are the same on every machine. A NaN or an infinity makes its scale NaN, so that all that shares the scale reads as
+ * NaN. All or nothing: everything is checked first; an error names the argument, and the batch entry where it is one's. Batch
+ * entries that would write one and the same slot of a page are the caller's error: the slot then holds bytes of either. Neither a
+ * workspace nor memory is needed. Calls for different slots may run at the same time, also beside calls that read others. Where V
+ * is a view of K (one latent vector for both), append K alone, with a dim_v of 0. */
+FOVEA_API fovea_status fovea_kv_append(const fovea_context *c, const fovea_params *cache, const fovea_tensor *k_new,
+                                       const fovea_tensor *v_new, const int32_t *start, const int32_t *count);
+
 /* Levels known on this architecture, best here last; fills at most capacity entries and returns how many there are. usable_only: only
  * those that are compiled in and that this CPU and OS allow. */
 FOVEA_API int32_t fovea_isa_list(fovea_isa *out, int32_t capacity, int32_t usable_only);

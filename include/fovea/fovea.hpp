@@ -204,6 +204,17 @@ class Context {
     return bytes;
   }
 
+  // Of the same rows over disjoint sets of keys.
+  void merge(const std::vector<const fovea_params *> &parts, const fovea_params &result) const {
+    require(fovea_merge(get(), parts.data(), static_cast<int32_t>(parts.size()), &result));
+  }
+
+  // Entry b's first count[b] new tokens become its tokens from start[b] on.
+  void kv_append(const fovea_params &cache, const fovea_tensor &k_new, const fovea_tensor &v_new, const int32_t *start,
+                 const int32_t *count) const {
+    require(fovea_kv_append(get(), &cache, &k_new, &v_new, start, count));
+  }
+
   // JSON; of a call with wrong arguments, too.
   std::string explain(const fovea_params &call) const {
     std::string json(fovea_explain(get(), &call, nullptr, 0), '\0');

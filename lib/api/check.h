@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 
+#include "api/operands.h"
 #include "core/problem.h"
 #include "fovea/fovea.h"
 
@@ -9,6 +10,29 @@ namespace fovea {
 
 fovea_status check_sizes(int64_t batch, int64_t heads_q, int64_t heads_kv, int64_t seq_q, int64_t seq_kv, int64_t dim_k,
                          int64_t dim_v);
+
+// The strides of one tensor, whose number of elements is countable; then where its data lie.
+fovea_status check_layout(const Operand &tensor);
+fovea_status check_address(const Operand &tensor);
+
+// Lengths in 0..most, offsets that never fall in 0..tokens; null passes.
+fovea_status check_lengths(const char *name, const int32_t *lengths, int64_t batch, int64_t most);
+fovea_status check_offsets(const char *name, const int32_t *offsets, int64_t batch, int64_t tokens);
+
+// page_size and the numbers that go with it.
+fovea_status check_pages(const fovea_params &p);
+
+struct BlockTable {
+  const int32_t *pages;  // [batch, columns]
+  int64_t columns, page_size, num_pages;
+};
+
+// A row of the table has columns for all keys of its batch entry, and keys [begin, end) lie in pages that exist.
+fovea_status check_pages_of_keys(const BlockTable &table, int64_t batch, int64_t length, int64_t begin, int64_t end);
+
+// k or v of a cache: its type, the blocks and scales that go with it.
+fovea_status check_cache(const char *name, const fovea_tensor &t, const char *dim_name, int64_t dim, const char *scale_name,
+                         const fovea_tensor &scale);
 
 // Everything but data pointers: of these, only which options are there.
 fovea_status check_params(const fovea_params *p, Problem *problem);

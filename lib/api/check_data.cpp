@@ -8,7 +8,6 @@
 #include "core/lengths.h"
 
 namespace fovea {
-namespace {
 
 fovea_status check_address(const Operand &t) {
   if (t.is_empty()) return FOVEA_OK;
@@ -43,24 +42,34 @@ fovea_status check_offsets(const char *name, const int32_t *offsets, int64_t bat
   return FOVEA_OK;
 }
 
+fovea_status check_pages_of_keys(const BlockTable &t, int64_t batch, int64_t length, int64_t begin, int64_t end) {
+  if (length > 0 && (length - 1) / t.page_size >= t.columns)
+    return fail(FOVEA_ERR_INVALID_ARGUMENT,
+                "block_table_stride: %" PRId64 " pages of %" PRId64 " keys do not hold the %" PRId64 " of batch entry %" PRId64,
+                t.columns, t.page_size, length, batch);
+  for (int64_t column = begin / t.page_size; begin < end && column <= (end - 1) / t.page_size; ++column) {
+    const int32_t page = t.pages[batch * t.columns + column];
+    if (page < 0 || page >= t.num_pages)
+      return fail(FOVEA_ERR_INVALID_ARGUMENT,
+                  "block_table: %" PRId32 " at batch entry %" PRId64 ", column %" PRId64 " is not one of %" PRId64 " pages", page,
+                  batch, column, t.num_pages);
+  }
+  return FOVEA_OK;
+}
+
+namespace {
+
 int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
 
 // What of the table will be followed: the pages of all keys that some query of their batch entry may see by its window.
 fovea_status check_block_table(const Problem &p) {
+  const BlockTable table = {p.block_table, p.block_table_stride, p.page_size, p.num_pages};
   for (int64_t b = 0; p.page_size && b < p.batch; ++b) {
     const int64_t kv_len = keys_of(p, b), q_len = p.heads_q ? queries_of(p, b) : 0;
-    if (kv_len > 0 && (kv_len - 1) / p.page_size >= p.block_table_stride)
-      return fail(FOVEA_ERR_INVALID_ARGUMENT,
-                  "block_table_stride: %" PRId64 " pages of %" PRId64 " keys do not hold the %" PRId64 " of batch entry %" PRId64,
-                  p.block_table_stride, p.page_size, kv_len, b);
     const int64_t first = p.bottom_right ? kv_len - q_len : 0, last = first + q_len - 1;  // positions of queries
     const int64_t begin = clamp(first - p.window_left, 0, kv_len), end = clamp(last + p.window_right + 1, 0, kv_len);
-    const int32_t *table = p.block_table + b * p.block_table_stride;
-    for (int64_t column = begin / p.page_size; q_len && begin < end && column <= (end - 1) / p.page_size; ++column)
-      if (table[column] < 0 || table[column] >= p.num_pages)
-        return fail(FOVEA_ERR_INVALID_ARGUMENT,
-                    "block_table: %" PRId32 " at batch entry %" PRId64 ", column %" PRId64 " is not one of %" PRId64 " pages",
-                    table[column], b, column, p.num_pages);
+    const fovea_status status = check_pages_of_keys(table, b, kv_len, q_len ? begin : end, end);
+    if (status) return status;
   }
   return FOVEA_OK;
 }
@@ -98,8 +107,6 @@ Operand used_mask(const Problem &p) {
   return mask_operand(p, p.cu_seqlens_q ? longest_segment(p.cu_seqlens_q, p.batch) : p.seq_q,
                       p.cu_seqlens_kv ? longest_segment(p.cu_seqlens_kv, p.batch) : p.seq_kv);
 }
-
-bool overlap(const Operand &a, const Operand &b) { return !a.is_empty() && !b.is_empty() && overlap(a.elements(), b.elements()); }
 
 }  // namespace
 

@@ -64,26 +64,9 @@ fovea_status check_batching(const fovea_params &p) {
   if (p.weights.data && is_packed(p))
     return fail(FOVEA_ERR_INVALID_ARGUMENT, "weights: must be NULL in packed batches (%s is given)",
                 p.cu_seqlens_q ? "cu_seqlens_q" : "cu_seqlens_kv");
-  return FOVEA_OK;
-}
-
-fovea_status check_pages(const fovea_params &p) {
-  if (p.page_size < 0) return fail(FOVEA_ERR_INVALID_SIZE, "page_size: %" PRId32 " is negative", p.page_size);
-  if (p.page_size == 0) {
-    const char *field = p.block_table          ? "block_table"
-                        : p.block_table_stride ? "block_table_stride"
-                        : p.num_pages          ? "num_pages"
-                                               : nullptr;
-    return field ? fail(FOVEA_ERR_INVALID_ARGUMENT, "%s: must be 0 where page_size is", field) : FOVEA_OK;
-  }
-  if (p.num_pages < 0) return fail(FOVEA_ERR_INVALID_SIZE, "num_pages: %" PRId64 " is negative", p.num_pages);
-  if (p.block_table_stride < 0)
-    return fail(FOVEA_ERR_INVALID_STRIDE, "block_table_stride: %" PRId64 " is negative", p.block_table_stride);
-  const int64_t table[4] = {p.batch, p.block_table_stride, 1, 1};
-  if (!is_countable(table, sizeof(int32_t)))
-    return fail(FOVEA_ERR_INVALID_STRIDE, "block_table_stride: %" PRId64 " makes too large a table", p.block_table_stride);
-  if (p.cu_seqlens_kv) return fail(FOVEA_ERR_INVALID_ARGUMENT, "cu_seqlens_kv: must be NULL where keys lie in pages");
-  if (p.weights.data) return fail(FOVEA_ERR_INVALID_ARGUMENT, "weights: must be NULL where keys lie in pages");
+  if (p.page_size && p.cu_seqlens_kv)
+    return fail(FOVEA_ERR_INVALID_ARGUMENT, "cu_seqlens_kv: must be NULL where keys lie in pages");
+  if (p.page_size && p.weights.data) return fail(FOVEA_ERR_INVALID_ARGUMENT, "weights: must be NULL where keys lie in pages");
   return FOVEA_OK;
 }
 
@@ -116,7 +99,18 @@ fovea_status check_dtype(const char *name, const fovea_tensor &t, Role role) {
   return FOVEA_OK;
 }
 
-// k or v. Blocks and scales of rows.
+fovea_status check_dtypes(const fovea_params &p) {
+  fovea_status status = check_dtype("q", p.q, Role::kActivation);
+  if (!status) status = check_cache("k", p.k, "dim_k", p.dim_k, "k_scale", p.k_scale);
+  if (!status) status = check_cache("v", p.v, "dim_v", p.dim_v, "v_scale", p.v_scale);
+  if (!status) status = check_dtype("out", p.out, Role::kActivation);
+  if (!status && p.weights.data) status = check_dtype("weights", p.weights, Role::kFloat);
+  if (!status && p.mask.data) status = check_dtype("mask", p.mask, Role::kMask);
+  return status;
+}
+
+}  // namespace
+
 fovea_status check_cache(const char *name, const fovea_tensor &t, const char *dim_name, int64_t dim, const char *scale_name,
                          const fovea_tensor &scale) {
   const fovea_status status = check_dtype(name, t, Role::kCache);
@@ -134,14 +128,22 @@ fovea_status check_cache(const char *name, const fovea_tensor &t, const char *di
   return check_dtype(scale_name, scale, Role::kFloat);
 }
 
-fovea_status check_dtypes(const fovea_params &p) {
-  fovea_status status = check_dtype("q", p.q, Role::kActivation);
-  if (!status) status = check_cache("k", p.k, "dim_k", p.dim_k, "k_scale", p.k_scale);
-  if (!status) status = check_cache("v", p.v, "dim_v", p.dim_v, "v_scale", p.v_scale);
-  if (!status) status = check_dtype("out", p.out, Role::kActivation);
-  if (!status && p.weights.data) status = check_dtype("weights", p.weights, Role::kFloat);
-  if (!status && p.mask.data) status = check_dtype("mask", p.mask, Role::kMask);
-  return status;
+fovea_status check_pages(const fovea_params &p) {
+  if (p.page_size < 0) return fail(FOVEA_ERR_INVALID_SIZE, "page_size: %" PRId32 " is negative", p.page_size);
+  if (p.page_size == 0) {
+    const char *field = p.block_table          ? "block_table"
+                        : p.block_table_stride ? "block_table_stride"
+                        : p.num_pages          ? "num_pages"
+                                               : nullptr;
+    return field ? fail(FOVEA_ERR_INVALID_ARGUMENT, "%s: must be 0 where page_size is", field) : FOVEA_OK;
+  }
+  if (p.num_pages < 0) return fail(FOVEA_ERR_INVALID_SIZE, "num_pages: %" PRId64 " is negative", p.num_pages);
+  if (p.block_table_stride < 0)
+    return fail(FOVEA_ERR_INVALID_STRIDE, "block_table_stride: %" PRId64 " is negative", p.block_table_stride);
+  const int64_t table[4] = {p.batch, p.block_table_stride, 1, 1};
+  if (!is_countable(table, sizeof(int32_t)))
+    return fail(FOVEA_ERR_INVALID_STRIDE, "block_table_stride: %" PRId64 " makes too large a table", p.block_table_stride);
+  return FOVEA_OK;
 }
 
 fovea_status check_layout(const Operand &t) {
@@ -162,7 +164,7 @@ fovea_status check_layout(const Operand &t) {
   return FOVEA_OK;
 }
 
-Tensor to_tensor(const fovea_tensor &t) { return {t.data, {t.stride[0], t.stride[1], t.stride[2], t.stride[3]}, t.dtype}; }
+namespace {
 
 void drop_ignored_strides(int64_t *stride, int64_t size0, int64_t size1, int64_t size2, int64_t size3) {
   if (size0 == 1) stride[0] = 0;
@@ -264,8 +266,8 @@ fovea_status check_params(const fovea_params *p, Problem *problem) {
   if (!status) status = check_numbers(*p);
   if (!status) status = check_positions(*p);
   if (!status) status = check_score_function(*p);
-  if (!status) status = check_batching(*p);
   if (!status) status = check_pages(*p);
+  if (!status) status = check_batching(*p);
   if (!status) status = check_flags(*p);
   if (!status) status = check_dtypes(*p);
   if (status) return status;

@@ -3,6 +3,7 @@
 #include <fenv.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 namespace {
 __thread char last_error[256];
@@ -15,6 +16,19 @@ fovea_status fail(fovea_status status, const char *format, ...) {
   va_start(arguments, format);
   vsnprintf(last_error, sizeof last_error, format, arguments);
   va_end(arguments);
+  return status;
+}
+
+fovea_status fail_within(fovea_status status, const char *format, ...) {
+  char text[sizeof last_error];
+  memcpy(text, last_error, sizeof text);
+  va_list arguments;
+  va_start(arguments, format);
+  int length = vsnprintf(last_error, sizeof last_error, format, arguments);
+  va_end(arguments);
+  const int most = int(sizeof last_error) - 1;
+  if (length > most) length = most;
+  snprintf(last_error + length, sizeof last_error - size_t(length), "%.*s", most - length, text);
   return status;
 }
 

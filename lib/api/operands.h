@@ -30,6 +30,20 @@ struct Operand {
   Elements elements() const;
 };
 
+// They have a byte in common.
+bool overlap(const Operand &a, const Operand &b);
+
+// Strides of axes of size 1 are ignored.
+Operand tensor_operand(const char *name, const char *stride_name, const Tensor &t, int64_t entries, int64_t heads, int64_t seq,
+                       int64_t dim, bool is_output);
+
+template <class T>
+Operand array_operand(const char *name, const T *data, int64_t size) {
+  return {name, name, data, sizeof(T), {size, 1, 1, 1}, {1, 0, 0, 0}, false};
+}
+
+Tensor to_tensor(const fovea_tensor &t);
+
 // The mask of a problem with batch entries of at most so many queries and keys.
 Operand mask_operand(const Problem &p, int64_t q_len, int64_t kv_len);
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <type_traits>
 #include <vector>
 
@@ -27,6 +28,35 @@ TEST(Veneer, RunsACall) {
   std::vector<char> workspace(context.workspace_size(call));
   context.forward(call, workspace.data(), workspace.size());
   EXPECT_EQ(out, v);
+}
+
+TEST(Veneer, MergesPartsOfTheKeys) {
+  std::vector<float> one = {4}, other = {8}, merged(1), lse_one = {1}, lse_other = {1}, lse(1);
+  const fovea::Context context;
+  const auto rows = [](std::vector<float> &out, std::vector<float> &sums) {
+    fovea::Params call({1, 1, 1, 1, 0, 1, 1});
+    call.with_out(out.data()).with_lse(sums.data());
+    return call;
+  };
+  const fovea::Params a = rows(one, lse_one), b = rows(other, lse_other), result = rows(merged, lse);
+  context.merge({&a, &b}, result);
+  EXPECT_EQ(merged[0], 6);
+  EXPECT_FLOAT_EQ(lse[0], 1 + std::log(2.f));
+  EXPECT_THROW(context.merge({}, result), fovea::Error);
+}
+
+TEST(Veneer, AppendsToACache) {
+  std::vector<float> k(3), v(6), k_new = {7}, v_new = {8, 9};
+  const int32_t start = 1, count = 1;
+  const fovea::Context context;
+  fovea::Params cache({1, 1, 1, 0, 3, 1, 2});
+  cache.with_k(k.data()).with_v(v.data());
+  const fovea_tensor one = {k_new.data(), {1, 1, 1, 1}, FOVEA_F32, 0}, two = {v_new.data(), {2, 2, 2, 1}, FOVEA_F32, 0};
+  context.kv_append(cache, one, two, &start, &count);
+  EXPECT_EQ(k, (std::vector<float>{0, 7, 0}));
+  EXPECT_EQ(v, (std::vector<float>{0, 0, 8, 9, 0, 0}));
+  const int32_t behind = 3;
+  EXPECT_THROW(context.kv_append(cache, one, two, &behind, &count), fovea::Error);
 }
 
 TEST(Veneer, TakesStrides) {
