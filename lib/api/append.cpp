@@ -7,6 +7,7 @@
 #include "api/error.h"
 #include "api/operands.h"
 #include "api/quantise.h"
+#include "core/dtype.h"
 #include "fovea/fovea.h"
 #include "run/float_environment.h"
 
@@ -46,6 +47,8 @@ fovea_status check_sizes_of(const fovea_params *p) {
 fovea_status check_dtypes(const Side &s) {
   const fovea_status status = check_cache(s.name, *s.cache, s.dim_name, s.dim, s.scale_name, *s.scale);
   if (status) return status;
+  if (s.cache->dtype == FOVEA_I8 && !s.scale->data)
+    return fail(FOVEA_ERR_NULL_POINTER, "%s: must not be NULL where %s.dtype is FOVEA_I8", s.scale_name, s.name);
   if (!is_float_type(s.added->dtype))
     return fail(FOVEA_ERR_INVALID_DTYPE, "%s.dtype: %" PRId32 " is not a dtype of this tensor", s.new_name, s.added->dtype);
   if (s.added->reserved != 0) return fail(FOVEA_ERR_UNSUPPORTED, "%s.reserved: must be 0", s.new_name);
@@ -108,10 +111,9 @@ fovea_status check_memory(const Append &a) {
     return fail(FOVEA_ERR_INVALID_SIZE, "batch, heads_kv, count: their product is too large");
   Memory memory;
   fovea_status status = FOVEA_OK;
-  const auto add = [&](const char *name, const char *stride_name, const fovea_tensor &t, int64_t entries, int64_t tokens,
-                       int64_t dim, bool is_output) {
-    if (!status)
-      status = memory.add(tensor_operand(name, stride_name, to_tensor(t), entries, p.heads_kv, tokens, dim, is_output));
+  const auto add = [&](const char *name, const char *stride_name, const fovea_tensor &t, int64_t size0, int64_t size2,
+                       int64_t size3, bool is_output) {
+    if (!status) status = memory.add(tensor_operand(name, stride_name, to_tensor(t), size0, p.heads_kv, size2, size3, is_output));
   };
   for (const Side &s : a.sides) {
     add(s.name, s.stride_name, *s.cache, entries, tokens, s.dim, true);

@@ -538,13 +538,13 @@ TEST_P(AppendTest, WhatIsWrongIsNamedAndNothingWritten) {
   expect_refused(
       FOVEA_I8, paged,
       {{"k_scale: must not be NULL", FOVEA_ERR_NULL_POINTER, [](Cache &c) { c.params.k_scale.data = nullptr; }},
-       {"v_scale.dtype", FOVEA_ERR_INVALID_DTYPE, [](Cache &c) { c.params.v_scale.dtype = FOVEA_F16; }},
+       {"v_scale.dtype", FOVEA_ERR_UNSUPPORTED, [](Cache &c) { c.params.v_scale.dtype = FOVEA_F16; }},
        {"v_scale.stride", FOVEA_ERR_INVALID_STRIDE, [](Cache &c) { c.params.v_scale.stride[1] = 0; }},
        {"k_scale: overlaps v_scale", FOVEA_ERR_OVERLAP, [](Cache &c) { c.params.v_scale.data = c.params.k_scale.data; }}});
   for (const fovea_dtype dtype : {FOVEA_Q8_0, FOVEA_Q4_0})
     expect_refused(
         dtype, dense,
-        {{"dim_k: 48 is not a multiple of the 32 elements of a block of k", FOVEA_ERR_INVALID_SIZE,
+        {{"k.dtype: its blocks of 32 elements do not divide dim_k, 48", FOVEA_ERR_INVALID_SIZE,
           [](Cache &c) { c.params.dim_k = 48; }},
          {"v.stride[3]: 2 is not 1", FOVEA_ERR_INVALID_STRIDE, [](Cache &c) { c.params.v.stride[3] = 2; }},
          {"k.stride[0]", FOVEA_ERR_INVALID_STRIDE, [](Cache &c) { c.params.k.stride[0] = INT64_MAX / 20; }},
