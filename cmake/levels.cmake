@@ -1,6 +1,6 @@
 # levels: those that are compiled on the target's architecture, by the names of their files in lib/kernels/isa and bench.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
-  set(levels scalar avx2 avx512)
+  set(levels scalar avx2 avx512 avx512_bf16)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set(levels scalar neon)
   set(sve_levels)

@@ -10,6 +10,7 @@ namespace fovea::neon {
 namespace {
 
 struct Simd : ShuffledByLane<BufferedTail<XsimdVector<FOVEA_XSIMD_ARCH>>> {
+  using Dot = FloatDot<Simd>;
   // 24 accumulators, 3 query or 4 value vectors and a broadcast fit the 32 registers: 99 % of what the multiply-add pipes of
   // Neoverse V1, V2 and Apple M1 can do, as bench/mca.py predicts.
   static constexpr int kPanelVectors = 3, kKeyTile = 8;
