@@ -55,13 +55,13 @@ FOVEA_INLINE void multiply_keys(const typename Simd::Dot::Key *k, int64_t k_stri
       FOVEA_UNROLL
       for (int v = 0; v < NV; ++v) acc[r][v] = Simd::set1(0.0f);
     }
-    for (int64_t d = begin; d < end; d += Dot::kDims) {
+    for (int64_t i = begin / Dot::kDims; i * Dot::kDims < end; ++i) {
       typename Simd::Vector q[NV];
       FOVEA_UNROLL
-      for (int v = 0; v < NV; ++v) q[v] = Simd::load(panel + (d / Dot::kDims * NV + v) * L);
+      for (int v = 0; v < NV; ++v) q[v] = Simd::load(panel + (i * NV + v) * L);
       FOVEA_UNROLL
       for (int r = 0; r < T; ++r) {
-        const auto key = Dot::broadcast(k + r * k_stride + d);
+        const auto key = Dot::broadcast(k + r * k_stride + i * Dot::kDims);
         FOVEA_UNROLL
         for (int v = 0; v < NV; ++v) acc[r][v] = Dot::add(q[v], key, acc[r][v]);
       }
