@@ -23,7 +23,7 @@ constexpr uint64_t kAvx512State = kAvxState | 1u << 5 | 1u << 6 | 1u << 7;  // o
 constexpr uint64_t kAmxState = 1u << 17 | 1u << 18;                         // TILECFG, TILEDATA
 
 // CPUID does not tell how fast an instruction is; who made the CPU does. All of AMD's with AVX512-BF16 (from Zen 4 on) start VDPBF16PS as often as
-// VFMADD231PS, Intel's half as often.
+// VFMADD231PS, Intel's half as often at most.
 bool made_by_amd(const CpuidLeaf &vendor) {
   char name[12];
   memcpy(name, &vendor.ebx, 4);
