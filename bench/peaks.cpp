@@ -14,8 +14,8 @@
 
 namespace fovea::bench {
 
-extern const PeakLoops peaks_scalar, peaks_avx2, peaks_avx512, peaks_avx512_bf16, peaks_neon, peaks_sve128, peaks_sve256,
-    peaks_sve512, peaks_sve1024, peaks_sve2048;
+extern const PeakLoops peaks_scalar, peaks_avx2, peaks_avx512, peaks_avx512_bf16, peaks_neon, peaks_neon_bf16, peaks_sve128,
+    peaks_sve256, peaks_sve512, peaks_sve1024, peaks_sve2048;
 
 namespace {
 
@@ -92,6 +92,9 @@ const PeakLoops *peak_loops(fovea_isa level) {
     case FOVEA_ISA_AVX512_BF16: return &peaks_avx512_bf16;
 #elif defined(__aarch64__)
     case FOVEA_ISA_NEON: return &peaks_neon;
+#if !defined(__clang__) || __clang_major__ >= 19  // as in kernels.inc
+    case FOVEA_ISA_NEON_BF16: return &peaks_neon_bf16;
+#endif
     case FOVEA_ISA_SVE: return sve_loops();
 #endif
     default: return nullptr;

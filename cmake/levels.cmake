@@ -9,7 +9,7 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
     set(flags_sve${bits} -march=armv8.2-a+sve -msve-vector-bits=${bits})
   endforeach()
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL Clang OR CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 19)  # as in kernels.inc
-    list(APPEND levels ${sve_levels})
+    list(APPEND levels neon_bf16 ${sve_levels})
   endif()
 else()
   set(levels scalar)

@@ -86,7 +86,7 @@ enum {
   FOVEA_ISA_AVX512_FP16 = 13, /* and AVX512-FP16 */
   FOVEA_ISA_AMX = 14,         /* and AMX tiles, with the permission of the OS */
   FOVEA_ISA_NEON = 40,        /* Advanced SIMD */
-  FOVEA_ISA_NEON_BF16 = 41,   /* and BFMMLA */
+  FOVEA_ISA_NEON_BF16 = 41,   /* and BF16 */
   FOVEA_ISA_SVE = 42          /* Scalable Vector Extension of 128 to 2048 bits, the same in all threads */
 };
 

@@ -16,6 +16,7 @@ VECTORS = {
     "avx512": (r"%zmm\d+", 16, r"vfn?m(add|sub)\d+ps"),
     "avx512_bf16": (r"%zmm\d+", 16, r"vfn?m(add|sub)\d+ps|vdpbf16ps"),
     "neon": (r"v\d+\.4s", 4, r"fml[as]"),
+    "neon_bf16": (r"v\d+\.4s", 4, r"fml[as]|bfdot"),
     **{f"sve{bits}": (r"z\d+\.s", bits // 32, r"fml[as]|fmad|fmsb") for bits in (128, 256, 512, 1024, 2048)},
 }
 
@@ -271,7 +272,7 @@ def usable_levels(files):
     cpuinfo = re.search(r"^(?:flags|Features)\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.M)[1].split()
     avx512 = "avx512f avx512bw avx512dq avx512vl avx512cd avx2 fma f16c"
     features = {"avx2": "avx2 fma f16c", "avx512": avx512, "avx512_bf16": f"{avx512} avx512_bf16",
-                "neon": "asimd", "sve": "asimd sve"}
+                "neon": "asimd", "neon_bf16": "asimd bf16", "sve": "asimd sve"}
     expected = {"scalar"} | {level for level, words in features.items() if set(words.split()) <= set(cpuinfo)}
     actual = set(subprocess.run(files, check=True, capture_output=True, text=True).stdout.split())
     print(f"usable: {' '.join(sorted(actual))}")

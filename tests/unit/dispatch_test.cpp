@@ -108,26 +108,6 @@ TEST(Levels, Avx512Bf16IsChosenWhereItsInstructionIsFast) {
   EXPECT_STREQ(level_refusal(FOVEA_ISA_AVX512_BF16, f), "");
 }
 
-TEST(Levels, Bf16IsMultipliedAsSuchWhereQueriesAndKeysAreBothBf16) {
-  const std::string floats = "avx512/prefill/f32", pairs = "avx512_bf16/prefill/bf16";
-  Problem p = {};
-  for (const int32_t q : {FOVEA_F32, FOVEA_F16, FOVEA_BF16}) {
-    for (const int32_t k : {FOVEA_F32, FOVEA_F16, FOVEA_BF16, FOVEA_I8, FOVEA_Q8_0, FOVEA_Q4_0}) {
-      p.q.dtype = q;
-      p.k.dtype = k;
-      const bool both = q == FOVEA_BF16 && k == FOVEA_BF16;
-      for (const int32_t v : {FOVEA_F32, FOVEA_BF16}) {
-        p.v.dtype = p.out.dtype = v;
-        EXPECT_EQ(select_kernel(FOVEA_ISA_AVX512_BF16, all_x86(), p)->name, both ? pairs : floats) << q << " " << k;
-        EXPECT_EQ(select_kernel(FOVEA_ISA_AVX512, all_x86(), p)->name, floats);
-      }
-    }
-  }
-  p.q.dtype = p.k.dtype = FOVEA_BF16;
-  p.score = [](void *, const fovea_score_tile *) {};
-  EXPECT_EQ(select_kernel(FOVEA_ISA_AVX512_BF16, all_x86(), p)->name, floats);
-}
-
 TEST(Levels, Avx512NeedsTheFeaturesOfAvx2) {
   for (bool CpuFeatures::*missing : {&CpuFeatures::avx2, &CpuFeatures::fma, &CpuFeatures::f16c}) {
     CpuFeatures f = all_x86();
@@ -177,6 +157,18 @@ TEST(Levels, SveIsChosenWhereItsVectorsAreLongerThanThoseOfNeon) {
       EXPECT_STRNE(level_refusal(FOVEA_ISA_NEON_BF16, f), "") << bits;
       EXPECT_EQ(best_level(f), bits > 128 ? FOVEA_ISA_SVE : FOVEA_ISA_NEON) << bits;
     }
+  }
+}
+
+TEST(Levels, NeonBf16IsChosenWhereVectorsAreNoLonger) {
+  if (!level_compiled(FOVEA_ISA_NEON_BF16)) GTEST_SKIP() << "no BF16 in this build";
+  for (const int32_t bits : {0, 128, 256}) {
+    CpuFeatures f = with_sve(bits);
+    f.sve = bits > 0;
+    EXPECT_STREQ(level_refusal(FOVEA_ISA_NEON_BF16, f), "this CPU has no BF16");
+    f.bf16 = true;
+    EXPECT_STREQ(level_refusal(FOVEA_ISA_NEON_BF16, f), "");
+    EXPECT_EQ(best_level(f), bits > 128 ? FOVEA_ISA_SVE : FOVEA_ISA_NEON_BF16) << bits;
   }
 }
 
@@ -243,6 +235,35 @@ TEST(Registry, EveryKernelIsWhatItsLineSays) {
     EXPECT_EQ(entry.kernel->shape.panel_rows, line.rows) << name;
     EXPECT_EQ(entry.kernel->shape.key_tile, line.keys) << name;
     EXPECT_EQ(kKeyTile % entry.kernel->shape.key_tile, 0) << name;
+  }
+}
+
+// Levels whose own kernels are for bfloat16, and what they leave the rest to.
+constexpr struct {
+  int32_t level, base;
+} kBf16Levels[] = {{FOVEA_ISA_AVX512_BF16, FOVEA_ISA_AVX512}, {FOVEA_ISA_NEON_BF16, FOVEA_ISA_NEON}};
+
+TEST(Registry, Bf16IsMultipliedAsSuchWhereQueriesAndKeysBothAreBf16) {
+  const auto name = [](int32_t level, const Problem &problem) { return std::string(select_kernel(level, {}, problem)->name); };
+  for (const auto &of : kBf16Levels) {
+    if (!level_compiled(of.level)) continue;
+    const std::string floats = level_name(of.base) + std::string("/prefill/f32"),
+                      pairs = level_name(of.level) + std::string("/prefill/bf16");
+    Problem p = {};
+    for (const int32_t q : {FOVEA_F32, FOVEA_F16, FOVEA_BF16}) {
+      for (const int32_t k : {FOVEA_F32, FOVEA_F16, FOVEA_BF16, FOVEA_I8, FOVEA_Q8_0, FOVEA_Q4_0}) {
+        p.q.dtype = q;
+        p.k.dtype = k;
+        for (const int32_t v : {FOVEA_F32, FOVEA_BF16}) {
+          p.v.dtype = p.out.dtype = v;
+          EXPECT_EQ(name(of.level, p), q == FOVEA_BF16 && k == FOVEA_BF16 ? pairs : floats) << q << " " << k;
+          EXPECT_EQ(name(of.base, p), floats);
+        }
+      }
+    }
+    p.q.dtype = p.k.dtype = FOVEA_BF16;
+    p.score = [](void *, const fovea_score_tile *) {};
+    EXPECT_EQ(name(of.level, p), floats);
   }
 }
 
