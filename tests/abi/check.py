@@ -138,7 +138,7 @@ def tile_fma(files):
         register, lanes, fma = VECTORS[level]
         bodies = functions(path)
         values = {tuple(map(int, found.groups())): {name: body} for name, body in bodies.items()
-                  if (found := re.search(r"ValueTileI.*4SimdELi(\d+)ELi(\d+)ELb0EE3run", name))}
+                  if (found := re.search(r"ValueTileI.*SimdELi(\d+)ELi(\d+)ELb0EE3run", name))}
         widest = max(values, key=lambda size: size[::-1], default=None)
         scores = max(int(rows) * int(keys) // lanes for l, _, _, rows, keys in tiles if l == level)
         wanted = [("scores", scores, {name: body for name, body in bodies.items() if not re.search("ValueTile", name)})]
