@@ -161,8 +161,8 @@ enum class TileKind { kWhole, kFirst, kWorked };
 // Exponentials straight out of the accumulators, for T keys. p: [key][NV * kLanes]. The sum of a tile is formed before it is added, which
 // halves the error and is free. Returns whether all sums may still be in range: see take_reference().
 template <class Simd, int NV, TileKind kKind, int T = Simd::kKeyTile>
-__attribute__((noinline)) bool exponentiate_tile(const float *k, int64_t k_stride, const float *panel, int64_t dim_k,
-                                                 SoftmaxState<Simd> &state, float *p, const TileWork<Simd> *work) {
+__attribute__((noinline)) bool exponentiate_tile(const typename Simd::Dot::Key *k, int64_t k_stride, const float *panel,
+                                                 int64_t dim_k, SoftmaxState<Simd> &state, float *p, const TileWork<Simd> *work) {
   constexpr int L = Simd::kLanes;
   typename Simd::Vector acc[T][NV];
   multiply_keys<Simd, NV, T>(k, k_stride, panel, dim_k, acc);
@@ -194,8 +194,8 @@ __attribute__((noinline)) bool exponentiate_tile(const float *k, int64_t k_strid
 
 // Whole tiles of `keys` < kKeyTile keys: what remains at the end of the keys.
 template <class Simd, int NV, int T = Simd::kKeyTile - 1>
-FOVEA_INLINE void exponentiate_rest(int64_t keys, const float *k, int64_t k_stride, const float *panel, int64_t dim_k,
-                                    SoftmaxState<Simd> &state, float *p) {
+FOVEA_INLINE void exponentiate_rest(int64_t keys, const typename Simd::Dot::Key *k, int64_t k_stride, const float *panel,
+                                    int64_t dim_k, SoftmaxState<Simd> &state, float *p) {
   if constexpr (T > 1) {
     if (keys < T) return exponentiate_rest<Simd, NV, T - 1>(keys, k, k_stride, panel, dim_k, state, p);
   }
