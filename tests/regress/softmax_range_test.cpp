@@ -85,6 +85,25 @@ TEST_P(SoftmaxRangeTest, WeightsInTheSubnormalRange) {
   }
 }
 
+// What weighs next to nothing beside a key of value 0 is all that there is of an output. In chunks of its own, from a reference far below.
+TEST_P(SoftmaxRangeTest, FaintWeightsBesideAValueOfZero) {
+  for (const int64_t queries : {1, 16, 60}) {
+    for (const float faint : {60.0f, 90.0f, 104.0f, 107.0f, 115.0f, 125.0f}) {  // -log2 of the weight
+      for (const float above_reference : {0.0f, 12.0f, 19.0f}) {
+        Call call({1, 1, 1, queries, 700, 1, 6});
+        call.fill_random(19);
+        for (float &q : call.q) q = 1;
+        for (int64_t j = 0; j < 700; ++j)
+          call.k_at(0, 0, j, 0) = -std::log(2.0f) * (j == 3 ? 0 : j % 256 < 8 ? faint + above_reference : faint);
+        for (int64_t c = 0; c < 6; ++c) call.v_at(0, 0, 3, c) = 0;
+        ASSERT_EQ(call.run(context().get()), FOVEA_OK);
+        expect_within_bound(call, std::to_string(queries) + " queries, weights of 2^-" + std::to_string(faint) + ", reference " +
+                                      std::to_string(above_reference) + " below");
+      }
+    }
+  }
+}
+
 // A peak of weight 1 to the last bit, in every place.
 TEST_P(SoftmaxRangeTest, OneKeyTakesAll) {
   for (const int32_t threads : {1, 3}) {
