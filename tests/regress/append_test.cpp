@@ -333,9 +333,9 @@ TEST_P(AppendTest, IntoOnePoolOfKeysAndValues) {
     const size_t row = size_t(blocks * block_bytes(dtype));
     for (size_t i = 0; i < pool.size() / (2 * row); ++i) {
       EXPECT_TRUE(std::equal(pool.begin() + int64_t(2 * i * row), pool.begin() + int64_t((2 * i + 1) * row),
-                             apart.k.bytes.begin() + int64_t(i * row)));
+                             apart.k.bytes.begin() + apart.k.block_at(0, 0, 0, 0) + int64_t(i * row)));
       EXPECT_TRUE(std::equal(pool.begin() + int64_t((2 * i + 1) * row), pool.begin() + int64_t((2 * i + 2) * row),
-                             apart.v.bytes.begin() + int64_t(i * row)));
+                             apart.v.bytes.begin() + apart.v.block_at(0, 0, 0, 0) + int64_t(i * row)));
     }
     cache.params.v.data = pool.data() + row - (dtype == FOVEA_F32 ? 4 : 2);
     EXPECT_EQ(cache.append(context.get()), FOVEA_ERR_OVERLAP);

@@ -20,6 +20,7 @@ struct Pool {
   std::vector<float> scales;
   fovea_tensor tensor = {}, scale = {};
 
+  // An entry before the first and one behind the last are room for what is written by mistake.
   // step: the stride of dims, and what lies between tokens and heads beside their elements. heads_first: tokens lie inside of heads.
   Pool(fovea_dtype dtype, int64_t entries, int64_t heads_kv, int64_t slot_count, int64_t dim_count, int64_t step = 1,
        bool heads_first = true)
@@ -27,11 +28,12 @@ struct Pool {
     const int64_t inner = reference::block_elements(dtype) > 1 ? 1 : step;
     const int64_t row = blocks(dtype) * inner + step - 1, slot_stride = heads_first ? row : row * heads,
                   head_stride = heads_first ? row * slots : row;
-    bytes.assign(size_t(entries * heads * slots * row) * reference::element_bytes(dtype), kCanary);
+    bytes.assign(size_t((entries + 2) * heads * slots * row) * reference::element_bytes(dtype), kCanary);
     tensor = {bytes.data(), {heads * slots * row, head_stride, slot_stride, inner}, dtype, 0};
+    tensor.data = bytes.data() + block_at(0, 0, 0, 0);
     if (dtype != FOVEA_I8) return;
-    scales.assign(size_t(entries * heads * slots * step), Call::canary);
-    scale = {scales.data(),
+    scales.assign(size_t((entries + 2) * heads * slots * step), Call::canary);
+    scale = {scales.data() + heads * slots * step,
              {heads * slots * step, heads_first ? slots * step : step, heads_first ? step : heads * step, 7},
              FOVEA_F32,
              0};
@@ -42,10 +44,10 @@ struct Pool {
   int64_t blocks(fovea_dtype dtype) const { return dim / reference::block_elements(dtype); }
   int64_t block_at(int64_t entry, int64_t head, int64_t slot, int64_t block) const {
     const int64_t *s = tensor.stride;
-    return (entry * s[0] + head * s[1] + slot * s[2] + block * s[3]) * int64_t(reference::element_bytes(tensor.dtype));
+    return ((entry + 1) * s[0] + head * s[1] + slot * s[2] + block * s[3]) * int64_t(reference::element_bytes(tensor.dtype));
   }
   int64_t scale_at(int64_t entry, int64_t head, int64_t slot) const {
-    return entry * scale.stride[0] + head * scale.stride[1] + slot * scale.stride[2];
+    return (entry + 1) * scale.stride[0] + head * scale.stride[1] + slot * scale.stride[2];
   }
 
   // One element as it is read, and how far what was written may lie from it.
