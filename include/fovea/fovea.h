@@ -329,8 +329,8 @@ FOVEA_API const char *fovea_isa_refusal(fovea_isa isa);
 FOVEA_API fovea_isa fovea_context_isa(const fovea_context *c);
 FOVEA_API int32_t fovea_context_threads(const fovea_context *c);
 
-/* Describes as JSON how c would run p: features, level, kernel, tiles, tasks, workspace, and why not other levels; or the error.
- * Works like snprintf: writes at most capacity bytes, NUL included, and returns the length that the whole text has. */
+/* Describes as JSON how c would run p: features, types, level, kernel, tiles, tasks, workspace, and why not other levels; or the
+ * error. Works like snprintf: writes at most capacity bytes, NUL included, and returns the length that the whole text has. */
 FOVEA_API size_t fovea_explain(const fovea_context *c, const fovea_params *p, char *json, size_t capacity);
 
 #ifdef __cplusplus

@@ -1123,6 +1123,25 @@ TEST_F(Api, ExplainsWhichFeaturesAreInUse) {
             (List{"window_left", "seqlens_q", "cu_seqlens_kv", "softcap", "alibi_slopes", "mask", "sinks", "score"}));
 }
 
+TEST_F(Api, ExplainsACallOnAQuantisedCacheInPages) {
+  fovea_params p = params_of(2, 4, 2, 1, 500, 64, 32);
+  p.q.dtype = p.out.dtype = FOVEA_BF16;
+  p.k.dtype = FOVEA_I8, p.v.dtype = FOVEA_Q4_0;
+  p.k_scale = {forbidden.at(0), {32, 16, 1, 1}, FOVEA_F32, 0};
+  p.k.stride[0] = 2 * 16 * 64, p.k.stride[1] = 16 * 64;
+  p.v.stride[0] = 2 * 16, p.v.stride[1] = 16, p.v.stride[2] = 1;
+  p.page_size = 16, p.num_pages = 70, p.block_table_stride = 32;
+  p.block_table = reinterpret_cast<const int32_t *>(forbidden.at(0));
+  p.seqlens_kv = p.block_table;
+  const auto json = nlohmann::json::parse(explain(context, &p));
+  EXPECT_EQ(json["error"], "");
+  EXPECT_EQ(json["features"], nlohmann::json::parse(R"(["seqlens_kv", "page_size"])"));
+  EXPECT_EQ(json["types"], nlohmann::json::parse(R"({"q": "bf16", "k": "i8", "v": "q4_0", "out": "bf16"})"));
+  size_t bytes = 0;
+  ASSERT_EQ(fovea_workspace_size(context, &p, &bytes), FOVEA_OK) << fovea_last_error();
+  EXPECT_EQ(json["workspace_bytes"], bytes);
+}
+
 TEST_F(Api, WorkspaceSizeDependsOnNoPointer) {
   fovea_params p = params_of(1, 1, 1, 1, 8, 4, 0);
   size_t without = 0, with = 0;

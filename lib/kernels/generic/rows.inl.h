@@ -5,10 +5,6 @@
 namespace fovea::FOVEA_LEVEL {
 namespace {
 
-FOVEA_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-FOVEA_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-FOVEA_INLINE int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : smaller(x, high); }
-
 // Where a tensor with these strides has the rows [row, row + count) of a range: offset[r], and the last row's again up to `fill`.
 // first_query: where the entry begins on a packed token axis.
 FOVEA_INLINE void row_offsets(const Problem &problem, const RowRange &rows, const int64_t *stride, int64_t first_query,

@@ -34,6 +34,22 @@
 namespace fovea::FOVEA_LEVEL {
 namespace {
 
+// f(0), ..., f(N - 1), each number a constant with a type of its own. Arrays that are indexed by nothing else are registers at once; GCC 12
+// gives those of unrolled loops memory first, and what writes to it remains.
+template <int I>
+struct Constant {
+  static constexpr int value = I;
+  constexpr operator int() const { return I; }
+};
+template <int N, int I = 0, class F>
+FOVEA_INLINE void repeat(const F &f) {
+  if constexpr (I < N) {
+    f(Constant<I>());
+    repeat<N, I + 1>(f);
+  }
+}
+#define FOVEA_EACH(i) [&](auto i) __attribute__((always_inline))
+
 constexpr int kColumns = 4;  // what load_columns() transposes at least: the floats of 128 bits
 
 // 2^f on [-1/2, 1/2] and on [0, 1): minimax in relative error (9.1e-8 and 8.2e-8) among the polynomials of degree 5 with constant
