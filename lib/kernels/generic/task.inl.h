@@ -12,7 +12,7 @@ struct Arena {
   int64_t used;
   template <class T>
   T *take(int64_t count) {
-    T *part = reinterpret_cast<T *>(base + used);
+    T *part = reinterpret_cast<T *>(reinterpret_cast<uintptr_t>(base) + static_cast<uintptr_t>(used));
     used += (count * static_cast<int64_t>(sizeof(T)) + 63) & ~int64_t{63};
     return part;
   }
