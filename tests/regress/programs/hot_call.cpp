@@ -1,5 +1,6 @@
 // Given a workspace of exactly the size asked for, a call neither allocates nor locks, and hands its workers tasks at most once; once more
-// where a mask is looked through first. What an OpenMP runtime does to wake its threads is its own. This program's own malloc() and pthread_mutex_lock() take the place of the C library's, and count.
+// where a mask is looked through first. What an OpenMP runtime does to wake its threads is its own. This program's own malloc() and
+// pthread_mutex_lock() take the place of the C library's, and count.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
