@@ -19,6 +19,7 @@ struct KeyRange {
 template <class Simd, int NV>
 class BlockScores {
   static constexpr int L = Simd::kLanes, kWidth = NV * L, kRows = Panel<Simd>::kRows;
+  static constexpr bool kMayBeFewRows = (NV - 1) * L < kFewRows;
 
  public:
   BlockScores(Task<Simd> &task, Panel<Simd> &panel, Block &block) : task_(task), panel_(panel), block_(block) {
@@ -155,11 +156,11 @@ class BlockScores {
   }
 
   // Where kKeyTile keys from `key` on may be read: in the block, or in a padded copy of its first or last tile.
-  struct KeyRows {
+  struct KeyFloats {
     const float *k;
     int64_t stride;
   };
-  KeyRows key_rows(int64_t key) const {
+  KeyFloats key_floats(int64_t key) const {
     if (block_.first <= key && key + kKeyTile <= block_.keys) return {block_.k + key * block_.k_stride, block_.k_stride};
     const int end = key < block_.first ? 0 : 1;
     const int64_t dim_k = task_.call->dim_k;
@@ -176,7 +177,7 @@ class BlockScores {
 
   template <TileKind kKind>
   bool exponentiate(int64_t key, bool referenced, float *p) {
-    const KeyRows rows = key_rows(key);
+    const KeyFloats rows = key_floats(key);
     TileWork<Simd> work;
     if constexpr (kKind == TileKind::kWorked) {
       work = tile_work(key);
@@ -219,12 +220,32 @@ class BlockScores {
     }
   }
 
-  void score_keys(int64_t key, float *score) {
-    if (task_.dims_in_lanes) {
-      return score_tile_by_dims<Simd>(block_.k + key * block_.k_stride, block_.k_stride, block_.first - key, block_.keys - key,
-                                      panel_.queries, panel_.rows, task_.call->dim_k, score);
+  void exponentiate_in_place(int64_t key, float *p) {
+    with_elements<Simd>(task_.k_rows->dtype, [&](auto elements) {
+      exponentiate_few_rows<Simd, decltype(elements)>(task_.k_rows->row + key, task_.k_rows->scale + key, panel_.queries,
+                                                      panel_.rows, task_.call->dim_k, panel_.state, p);
+    });
+  }
+
+  void score_keys_in_place(int64_t key, float *score) const {
+    // A tile that is not full reads its first or last key again.
+    const char *row[kKeyTile];
+    float scale[kKeyTile];
+    for (int64_t j = 0; j < kKeyTile; ++j) {
+      const int64_t there = clamp(key + j, block_.first, block_.keys - 1);
+      row[j] = task_.k_rows->row[there];
+      scale[j] = task_.k_rows->scale[there];
     }
-    const KeyRows rows = key_rows(key);
+    with_elements<Simd>(task_.k_rows->dtype, [&](auto elements) {
+      score_few_rows<Simd, decltype(elements)>(row, scale, panel_.queries, panel_.rows, task_.call->dim_k, score, kWidth);
+    });
+  }
+
+  void score_keys(int64_t key, float *score) {
+    if constexpr (kMayBeFewRows) {
+      if (task_.few_rows) return score_keys_in_place(key, score);
+    }
+    const KeyFloats rows = key_floats(key);
     for (int t = 0; t < kKeyTile; t += Simd::kKeyTile)
       score_tile<Simd, NV>(rows.k + t * rows.stride, rows.stride, panel_.queries, task_.call->dim_k, score + t * kWidth);
   }
@@ -298,14 +319,17 @@ class BlockScores {
     const bool scores_first = task_.call->score != nullptr;
     if (scores_first) finish_scores(range_.first, range_.keys, task_.p + range_.first * kWidth);
     // Tiles are fused where their scores need not be in memory. Their references are those of kKeyTile keys.
-    const bool fused = !scores_first && !task_.dims_in_lanes, plain = fused && !range_.shaped;
+    const bool fused = !scores_first && !task_.few_rows, plain = fused && !range_.shaped;
+    const bool plain_few = !scores_first && !range_.shaped && task_.few_rows && panel_.rows <= kMostExponentiated;
     bool untouched = !panel_.chunk_started, referenced = !untouched && every_row_has_reference(state, NV);
     for (int64_t key = range_.first; key < range_.keys; key += kKeyTile) {
       ahead.fetch();
       if (mask_matters_) ahead.fetch_scattered(key / kKeyTile);
       float *p = task_.p + key * kWidth;
       const bool whole = range_.whole(key);
-      if (plain && referenced && whole) {
+      if (plain_few && referenced && whole && block_.first <= key) {
+        exponentiate_in_place(key, p);
+      } else if (plain && referenced && whole) {
         exponentiate<TileKind::kWhole>(key, referenced, p);
       } else if (plain && referenced && range_.whole_begin <= key && range_.whole_end == block_.keys) {
         exponentiate_last(key, p);
@@ -319,7 +343,7 @@ class BlockScores {
         if (!scores_first) finish_scores(key, smaller(key + kKeyTile, range_.keys), p);
         if (!take_references(p, rise(), state, NV)) return BlockSums::kIncomplete;
         exponentiate_scores(p, state, NV);
-        if (fused) referenced = every_row_has_reference(state, NV);
+        if (!scores_first) referenced = every_row_has_reference(state, NV);
       }
       untouched = false;
       if (key + kKeyTile < range_.keys && run_ends<Simd>(key + kKeyTile)) end_run(state, NV);

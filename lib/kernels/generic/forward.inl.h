@@ -174,6 +174,12 @@ class Forward {
       panel.started = true;
     }
     panel.chunk_started = true;
+    if (task_.few_rows) {
+      if (multiply_few_values<Simd>(job, *task_.v_rows, panel.rows, task_.value_sums)) return;
+      task_.load_values(block);
+      job.v = block.v;
+      job.v_stride = block.v_stride;
+    }
     multiply_values<Simd>(job, panel.rows);
   }
 

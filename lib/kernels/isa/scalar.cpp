@@ -47,13 +47,14 @@ struct Vector4 {
   }
 };
 
-struct Simd : ShuffledByLane<ConvertedByLane<BufferedTail<Vector4>>> {
+struct Simd : ShuffledByLane<BlocksByLane<ConvertedByLane<BufferedTail<Vector4>>>> {
   // 8 accumulators, 2 query vectors and a product fit the 16 registers of SSE2.
   static constexpr int kPanelVectors = 2, kKeyTile = 4;
   static constexpr int kWindowPanelVectors = kPanelVectors;
   static constexpr int kValueVectors = 2;
   static constexpr int value_rows(int) { return 4; }
   static constexpr int value_vectors(int64_t) { return kValueVectors; }
+  static constexpr int kSumsByDims = 8, kFewRowsSums = 12;
   static FOVEA_INLINE Vector exp2(Vector t) { return exp2_by_exponent_bits<Simd>(t); }
 };
 
