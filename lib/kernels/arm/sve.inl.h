@@ -26,6 +26,7 @@ struct SveVector {
   static FOVEA_INLINE Vector load(const float *p) { return svld1(all(), p); }
   static FOVEA_INLINE void store(float *p, Vector v) { svst1(all(), p, v); }
   static FOVEA_INLINE Vector set1(float x) { return svdup_f32(x); }
+  static FOVEA_INLINE Vector in_register(Vector a) { return a; }
   static FOVEA_INLINE Vector add(Vector a, Vector b) { return svadd_x(all(), a, b); }
   static FOVEA_INLINE Vector sub(Vector a, Vector b) { return svsub_x(all(), a, b); }
   static FOVEA_INLINE Vector mul(Vector a, Vector b) { return svmul_x(all(), a, b); }

@@ -320,7 +320,7 @@ class BlockScores {
     if (scores_first) finish_scores(range_.first, range_.keys, task_.p + range_.first * kWidth);
     // Tiles are fused where their scores need not be in memory. Their references are those of kKeyTile keys.
     const bool fused = !scores_first && !task_.few_rows, plain = fused && !range_.shaped;
-    const bool plain_few = !scores_first && !range_.shaped && task_.few_rows && panel_.rows <= kMostExponentiated;
+    const bool plain_few = !scores_first && !range_.shaped && task_.few_rows && panel_.rows <= rows_by_dims<Simd>(panel_.rows);
     bool untouched = !panel_.chunk_started, referenced = !untouched && every_row_has_reference(state, NV);
     for (int64_t key = range_.first; key < range_.keys; key += kKeyTile) {
       ahead.fetch();

@@ -66,7 +66,7 @@ struct ScoresByDims {
           for (int v = 0; v < V; ++v) {
             FOVEA_UNROLL
             for (int r = 0; r < R; ++r) {
-              const auto q = Simd::load(rows + (v * R + r) * L);
+              const auto q = Simd::in_register(Simd::load(rows + (v * R + r) * L));
               FOVEA_UNROLL
               for (int j = 0; j < J; ++j) acc[j * R + r] = Simd::fma(q, x[j][v], acc[j * R + r]);
             }
@@ -179,11 +179,10 @@ FOVEA_INLINE void exponentiate_few_rows(const char *const *key, const float *sca
   switch (rows_by_dims<Simd>(count)) {
     case 1: return ScoresByDims<Simd, E, 1>::exponentiate(key, scale, rows, dim_k, state, p);
     case 2: return ScoresByDims<Simd, E, 2>::exponentiate(key, scale, rows, dim_k, state, p);
-    default: return ScoresByDims<Simd, E, 4>::exponentiate(key, scale, rows, dim_k, state, p);
+    case 4: return ScoresByDims<Simd, E, 4>::exponentiate(key, scale, rows, dim_k, state, p);
   }
+  if constexpr (Simd::kLanes >= 8) ScoresByDims<Simd, E, 8>::exponentiate(key, scale, rows, dim_k, state, p);
 }
-// Rows for which it is there: more of them fill vectors well enough without.
-constexpr int64_t kMostExponentiated = 4;
 
 // The product with V. A run of keys is in the first-level cache when further rows and dims come to it.
 template <class Simd, class E>

@@ -10,6 +10,7 @@
 //   kFewRowsSums                        likewise of outputs, beside values and three weights
 //   clamp(t, low, high)                 NaN stays NaN
 //   exponent_bits(biased)               the low bits of its lanes shifted into the exponent: 2^n from n + 127
+//   in_register(a)                      a, which the compiler shall not load again for each use
 //   load, store, set1, add, sub, mul, div, fma(a, b, c) = a * b + c, abs, max, min, select_less(a, b, x, y) = a < b ? x : y
 //   sums<n>(x)                          lane i: the sum over the lanes of x[i], i < n <= kLanes; formed alike for each
 //   lanes<n>(a, from)                   lanes [from, from + n) of a, the last again to the end
@@ -89,6 +90,7 @@ struct XsimdVector {
   static FOVEA_INLINE Vector load(const float *p) { return Vector::load_unaligned(p); }
   static FOVEA_INLINE void store(float *p, Vector v) { v.store_unaligned(p); }
   static FOVEA_INLINE Vector set1(float x) { return Vector(x); }
+  static FOVEA_INLINE Vector in_register(Vector a) { return a; }
   static FOVEA_INLINE Vector add(Vector a, Vector b) { return a + b; }
   static FOVEA_INLINE Vector sub(Vector a, Vector b) { return a - b; }
   static FOVEA_INLINE Vector mul(Vector a, Vector b) { return a * b; }

@@ -20,6 +20,10 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
   static constexpr int value_vectors(int64_t) { return kValueVectors; }
   static constexpr int kSumsByDims = 16, kFewRowsSums = 24;
 
+  static FOVEA_INLINE Vector in_register(Vector a) {
+    __asm__("" : "+v"(a.data));
+    return a;
+  }
   // xsimd 8.1 multiplies and adds here.
   static FOVEA_INLINE Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
   // Halves of two vectors, then quarters, pairs and lanes are added, so that in the end each lane is a sum of its own.

@@ -18,6 +18,7 @@ struct Vector4 {
   }
   static FOVEA_INLINE void store(float *p, Vector v) { __builtin_memcpy(p, &v, sizeof v); }
   static FOVEA_INLINE Vector set1(float x) { return Vector{x, x, x, x}; }
+  static FOVEA_INLINE Vector in_register(Vector a) { return a; }
   static FOVEA_INLINE Vector add(Vector a, Vector b) { return a + b; }
   static FOVEA_INLINE Vector sub(Vector a, Vector b) { return a - b; }
   static FOVEA_INLINE Vector mul(Vector a, Vector b) { return a * b; }
