@@ -220,24 +220,33 @@ class BlockScores {
     }
   }
 
-  void exponentiate_in_place(int64_t key, float *p) {
+  KeyTile key_tile(int64_t key) const {
+    const KeyRows &rows = *task_.k_rows;
+    return {rows.row + key, rows.scale + key, rows.ahead ? rows.row + key + rows.ahead : nullptr,
+            row_bytes(rows.dtype, task_.call->dim_k)};
+  }
+
+  void exponentiate_in_place(int64_t key, float *p) const {
     with_elements<Simd>(task_.k_rows->dtype, [&](auto elements) {
-      exponentiate_few_rows<Simd, decltype(elements)>(task_.k_rows->row + key, task_.k_rows->scale + key, panel_.queries,
-                                                      panel_.rows, task_.call->dim_k, panel_.state, p);
+      exponentiate_few_rows<Simd, decltype(elements)>(key_tile(key), panel_.queries, panel_.rows, task_.call->dim_k, panel_.state,
+                                                      p);
     });
   }
 
   void score_keys_in_place(int64_t key, float *score) const {
-    // A tile that is not full reads its first or last key again.
+    KeyTile tile = key_tile(key);
     const char *row[kKeyTile];
     float scale[kKeyTile];
-    for (int64_t j = 0; j < kKeyTile; ++j) {
-      const int64_t there = clamp(key + j, block_.first, block_.keys - 1);
-      row[j] = task_.k_rows->row[there];
-      scale[j] = task_.k_rows->scale[there];
+    if (key < block_.first || block_.keys < key + kKeyTile) {  // its first or last key stands for those that are not there
+      for (int64_t j = 0; j < kKeyTile; ++j) {
+        const int64_t there = clamp(key + j, block_.first, block_.keys - 1);
+        row[j] = task_.k_rows->row[there];
+        scale[j] = task_.k_rows->scale[there];
+      }
+      tile = {row, scale, nullptr, 0};
     }
     with_elements<Simd>(task_.k_rows->dtype, [&](auto elements) {
-      score_few_rows<Simd, decltype(elements)>(row, scale, panel_.queries, panel_.rows, task_.call->dim_k, score, kWidth);
+      score_few_rows<Simd, decltype(elements)>(tile, panel_.queries, panel_.rows, task_.call->dim_k, score, kWidth);
     });
   }
 

@@ -1,16 +1,29 @@
 // Rows of keys and values of any type as vectors of floats, converted as they are loaded: the floats that convert.inl.h makes of them.
 #pragma once
+#include "kernels/generic/ahead.inl.h"
 #include "kernels/generic/convert.inl.h"
 
 namespace fovea::FOVEA_LEVEL {
 namespace {
 
-// The keys of a block, each where it lies in its own type.
+// Keys and values of few rows that are not in cache are fetched so far ahead: what memory delivers in a few times its latency. Processors
+// look as far ahead themselves only while nothing but reading is done. Values are fetched a run ahead at
+// least, since a run is passed several times. A row is fetched as another is used for the first time: fetches that wait for each other
+// delay reads.
+constexpr int64_t kAheadBytes = 16 << 10;
+constexpr int64_t kMostAhead = 128;
+
+// The keys of a block, each where it lies in its own type, and those that come next.
 struct KeyRows {
-  const char *row[kBlockKeys];
+  const char *row[kBlockKeys + kMostAhead];
   float scale[kBlockKeys];  // of FOVEA_I8
   int32_t dtype;
+  int32_t ahead;  // row[j + ahead] is fetched where row[j] is used; 0: they are in cache, perhaps
 };
+
+FOVEA_INLINE void fetch_row(const char *row, int64_t bytes) {
+  for (int64_t b = 0; b < bytes; b += kLineBytes) __builtin_prefetch(row + b, 0, 3);
+}
 
 // Loads kVectors vectors from dim d of a row, a multiple of as many dims; a tail is the last n < kLanes dims.
 template <class Simd, int32_t kType>

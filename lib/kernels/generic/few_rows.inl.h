@@ -40,6 +40,14 @@ void pack_rows(const float *const *q, int64_t count, int64_t dim_k, float scale,
   }
 }
 
+// A tile of keys: where they lie, and the rows to be fetched meanwhile.
+struct KeyTile {
+  const char *const *row;
+  const float *scale;
+  const char *const *ahead;  // null: none
+  int64_t bytes;             // of a row
+};
+
 // The scores of R rows, as many keys at a time as kSumsByDims registers hold sums of.
 template <class Simd, class E, int R>
 struct ScoresByDims {
@@ -48,69 +56,79 @@ struct ScoresByDims {
   static constexpr int J = kKeyTile < Simd::kSumsByDims / R ? kKeyTile : Simd::kSumsByDims / R, kSums = R * J;
   static constexpr int kAtOnce = kSums < L ? kSums : L;  // sums that come to lie in one vector: those of a key side by side
 
-  // acc[key * R + row], lane by lane.
-  static FOVEA_INLINE void multiply(const char *const *key, const float *scale, const float *rows, int64_t dim_k,
-                                    Vector (&acc)[kSums]) {
-    const int64_t whole = dim_k / (L * V) * (L * V);
-    alignas(64) float earlier[kSums * L];
-    for (int64_t begin = 0;;) {
-      const int64_t end = begin + kDimRun * L < whole ? begin + kDimRun * L : whole;
-      FOVEA_UNROLL
-      for (int i = 0; i < kSums; ++i) acc[i] = Simd::set1(0.0f);
-      for (int64_t d = begin; d < end; d += L * V, rows += L * V * R) {
-        if constexpr (J * V <= Simd::kSumsByDims / 2) {
-          Vector x[J][V];
+  // acc[key * R + row], lane by lane, over the dims [begin, end) of all keys of the group that begins at `first`, and the tail where they
+  // are the last whole ones.
+  static FOVEA_INLINE void multiply_run(const KeyTile &tile, int first, const float *rows, int64_t begin, int64_t end,
+                                        int64_t whole, int64_t dim_k, Vector (&acc)[kSums]) {
+    const char *const *key = tile.row + first;
+    const float *scale = tile.scale + first;
+    rows += begin * R;
+    FOVEA_UNROLL
+    for (int i = 0; i < kSums; ++i) acc[i] = Simd::set1(0.0f);
+    for (int64_t d = begin; d < end; d += L * V, rows += L * V * R) {
+      if constexpr (J * V <= Simd::kSumsByDims / 2) {
+        Vector x[J][V];
+        FOVEA_UNROLL
+        for (int j = 0; j < J; ++j) E::load(key[j], scale[j], d, x[j]);
+        FOVEA_UNROLL
+        for (int v = 0; v < V; ++v) {
           FOVEA_UNROLL
-          for (int j = 0; j < J; ++j) E::load(key[j], scale[j], d, x[j]);
+          for (int r = 0; r < R; ++r) {
+            const auto q = Simd::in_register(Simd::load(rows + (v * R + r) * L));
+            FOVEA_UNROLL
+            for (int j = 0; j < J; ++j) acc[j * R + r] = Simd::fma(q, x[j][v], acc[j * R + r]);
+          }
+        }
+      } else {  // too many registers
+        FOVEA_UNROLL
+        for (int j = 0; j < J; ++j) {
+          Vector x[V];
+          E::load(key[j], scale[j], d, x);
           FOVEA_UNROLL
           for (int v = 0; v < V; ++v) {
             FOVEA_UNROLL
-            for (int r = 0; r < R; ++r) {
-              const auto q = Simd::in_register(Simd::load(rows + (v * R + r) * L));
-              FOVEA_UNROLL
-              for (int j = 0; j < J; ++j) acc[j * R + r] = Simd::fma(q, x[j][v], acc[j * R + r]);
-            }
-          }
-        } else {  // too many registers
-          FOVEA_UNROLL
-          for (int j = 0; j < J; ++j) {
-            Vector x[V];
-            E::load(key[j], scale[j], d, x);
-            FOVEA_UNROLL
-            for (int v = 0; v < V; ++v) {
-              FOVEA_UNROLL
-              for (int r = 0; r < R; ++r) acc[j * R + r] = Simd::fma(Simd::load(rows + (v * R + r) * L), x[v], acc[j * R + r]);
-            }
+            for (int r = 0; r < R; ++r) acc[j * R + r] = Simd::fma(Simd::load(rows + (v * R + r) * L), x[v], acc[j * R + r]);
           }
         }
       }
-      if (end >= whole && whole < dim_k) {
-        const int rest = static_cast<int>(dim_k - whole);
-        const auto tail = Simd::tail(rest);
-        FOVEA_UNROLL
-        for (int j = 0; j < J; ++j) {
-          const auto x = E::load_tail(key[j], scale[j], whole, rest, tail);
-          FOVEA_UNROLL
-          for (int r = 0; r < R; ++r) acc[j * R + r] = Simd::fma(Simd::load(rows + r * L), x, acc[j * R + r]);
-        }
-      }
-      if (begin > 0) {
-        FOVEA_UNROLL
-        for (int i = 0; i < kSums; ++i) acc[i] = Simd::add(Simd::load(earlier + i * L), acc[i]);
-      }
-      begin = end;
-      if (begin >= whole) return;
+    }
+    if (end < whole || whole == dim_k) return;
+    const int rest = static_cast<int>(dim_k - whole);
+    const auto tail = Simd::tail(rest);
+    FOVEA_UNROLL
+    for (int j = 0; j < J; ++j) {
+      const auto x = E::load_tail(key[j], scale[j], whole, rest, tail);
       FOVEA_UNROLL
-      for (int i = 0; i < kSums; ++i) Simd::store(earlier + i * L, acc[i]);
+      for (int r = 0; r < R; ++r) acc[j * R + r] = Simd::fma(Simd::load(rows + r * L), x, acc[j * R + r]);
+    }
+  }
+
+  static FOVEA_INLINE void multiply(const KeyTile &tile, int first, const float *rows, int64_t dim_k, Vector (&acc)[kSums]) {
+    for (int j = 0; j < J && tile.ahead; ++j) fetch_row(tile.ahead[first + j], tile.bytes);
+    const int64_t whole = dim_k / (L * V) * (L * V);
+    if (whole <= kDimRun * L) return multiply_run(tile, first, rows, 0, whole, whole, dim_k, acc);
+    alignas(64) float sums[kSums * L];
+    multiply_runs(tile, first, rows, whole, dim_k, sums);
+    FOVEA_UNROLL
+    for (int i = 0; i < kSums; ++i) acc[i] = Simd::load(sums + i * L);
+  }
+  static __attribute__((noinline)) void multiply_runs(const KeyTile &tile, int first, const float *rows, int64_t whole,
+                                                      int64_t dim_k, float *sums) {
+    for (int64_t begin = 0; begin < whole; begin += kDimRun * L) {
+      const int64_t end = begin + kDimRun * L < whole ? begin + kDimRun * L : whole;
+      Vector acc[kSums];
+      multiply_run(tile, first, rows, begin, end, whole, dim_k, acc);
+      FOVEA_UNROLL
+      for (int i = 0; i < kSums; ++i) Simd::store(sums + i * L, begin > 0 ? Simd::add(Simd::load(sums + i * L), acc[i]) : acc[i]);
     }
   }
 
   // Scores of the keys of a tile as they are: score[key][stride], from lane 0 on; lanes behind the last row repeat it.
-  static __attribute__((noinline)) void score(const char *const *key, const float *scale, const float *rows, int64_t dim_k,
-                                              float *score, int64_t stride) {
+  static __attribute__((noinline)) void score(const KeyTile &tile, const float *rows, int64_t dim_k, float *score,
+                                              int64_t stride) {
     for (int first = 0; first < kKeyTile; first += J) {
       Vector acc[kSums];
-      multiply(key + first, scale + first, rows, dim_k, acc);
+      multiply(tile, first, rows, dim_k, acc);
       FOVEA_UNROLL
       for (int i = 0; i < kSums; i += kAtOnce) {
         const auto sums = Simd::template sums<kAtOnce>(acc + i);
@@ -123,13 +141,13 @@ struct ScoresByDims {
 
   // The weights of a tile whose keys all rows permit, references being known, with the operations of exponentiate_vector() on as many
   // scores as a vector holds; and their sums.
-  static __attribute__((noinline)) void exponentiate(const char *const *key, const float *scale, const float *rows,
-                                                     int64_t dim_k, SoftmaxState<Simd> &state, float *p) {
+  static __attribute__((noinline)) void exponentiate(const KeyTile &tile, const float *rows, int64_t dim_k,
+                                                     SoftmaxState<Simd> &state, float *p) {
     const auto reference = Simd::template repeat<R>(finite_reference<Simd>(Simd::load(state.chunk_max)));
     auto run_sum = Simd::load(state.run_sum), tile_sum = run_sum;
     for (int first = 0; first < kKeyTile; first += J) {
       Vector acc[kSums];
-      multiply(key + first, scale + first, rows, dim_k, acc);
+      multiply(tile, first, rows, dim_k, acc);
       FOVEA_UNROLL
       for (int i = 0; i < kSums; i += kAtOnce) {
         auto t = Simd::sub(Simd::template sums<kAtOnce>(acc + i), reference);
@@ -151,37 +169,39 @@ struct ScoresByDims {
 
 // The scores of a tile's keys and any number of few rows: score[key][width].
 template <class Simd, class E>
-void score_few_rows(const char *const *key, const float *scale, const float *rows, int64_t count, int64_t dim_k, float *score,
-                    int64_t width) {
+void score_few_rows(KeyTile tile, const float *rows, int64_t count, int64_t dim_k, float *score, int64_t width) {
   constexpr int L = Simd::kLanes;
   const auto score_rows = [&](int64_t first, float *to, int64_t stride) {
     const float *packed = rows + first * padded_dim<Simd>(dim_k);
     switch (rows_by_dims<Simd>(count - first)) {
-      case 1: return ScoresByDims<Simd, E, 1>::score(key, scale, packed, dim_k, to, stride);
-      case 2: return ScoresByDims<Simd, E, 2>::score(key, scale, packed, dim_k, to, stride);
-      case 4: return ScoresByDims<Simd, E, 4>::score(key, scale, packed, dim_k, to, stride);
+      case 1: return ScoresByDims<Simd, E, 1>::score(tile, packed, dim_k, to, stride);
+      case 2: return ScoresByDims<Simd, E, 2>::score(tile, packed, dim_k, to, stride);
+      case 4: return ScoresByDims<Simd, E, 4>::score(tile, packed, dim_k, to, stride);
     }
-    if constexpr (L >= 8) ScoresByDims<Simd, E, 8>::score(key, scale, packed, dim_k, to, stride);
+    if constexpr (L >= 8) ScoresByDims<Simd, E, 8>::score(tile, packed, dim_k, to, stride);
   };
   if (rows_by_dims<Simd>(count) >= count && width == L) return score_rows(0, score, width);
   // Several tiles of rows lie beside each other, and each fills a whole vector.
   constexpr int kWidest = kFewRows + L;
   float scores[kKeyTile][kWidest];
-  for (int64_t first = 0; first < count; first += rows_by_dims<Simd>(count - first)) score_rows(first, scores[0] + first, kWidest);
+  for (int64_t first = 0; first < count; first += rows_by_dims<Simd>(count - first)) {
+    score_rows(first, scores[0] + first, kWidest);
+    tile.ahead = nullptr;
+  }
   for (int j = 0; j < kKeyTile; ++j) {
     for (int64_t i = 0; i < width; i += L) Simd::store(score + j * width + i, Simd::load(scores[j] + i));
   }
 }
 
 template <class Simd, class E>
-FOVEA_INLINE void exponentiate_few_rows(const char *const *key, const float *scale, const float *rows, int64_t count,
-                                        int64_t dim_k, SoftmaxState<Simd> &state, float *p) {
+FOVEA_INLINE void exponentiate_few_rows(const KeyTile &tile, const float *rows, int64_t count, int64_t dim_k,
+                                        SoftmaxState<Simd> &state, float *p) {
   switch (rows_by_dims<Simd>(count)) {
-    case 1: return ScoresByDims<Simd, E, 1>::exponentiate(key, scale, rows, dim_k, state, p);
-    case 2: return ScoresByDims<Simd, E, 2>::exponentiate(key, scale, rows, dim_k, state, p);
-    case 4: return ScoresByDims<Simd, E, 4>::exponentiate(key, scale, rows, dim_k, state, p);
+    case 1: return ScoresByDims<Simd, E, 1>::exponentiate(tile, rows, dim_k, state, p);
+    case 2: return ScoresByDims<Simd, E, 2>::exponentiate(tile, rows, dim_k, state, p);
+    case 4: return ScoresByDims<Simd, E, 4>::exponentiate(tile, rows, dim_k, state, p);
   }
-  if constexpr (Simd::kLanes >= 8) ScoresByDims<Simd, E, 8>::exponentiate(key, scale, rows, dim_k, state, p);
+  if constexpr (Simd::kLanes >= 8) ScoresByDims<Simd, E, 8>::exponentiate(tile, rows, dim_k, state, p);
 }
 
 // The product with V. A run of keys is in the first-level cache when further rows and dims come to it.
@@ -208,37 +228,44 @@ struct FewRowsValues {
   template <int W>
   void multiply_columns(int64_t vector) {
     if (W == kLeast || fits(static_cast<int>(rows_ < 4 ? rows_ : 4), W)) {
-      for (; (vector + W) * L <= dim_v_; vector += W) {
-        for (int64_t row = 0; row < rows_;) row += multiply_rows<W, false>(row, vector * L);
-      }
+      for (; (vector + W) * L <= dim_v_; vector += W) multiply_rows<W, false>(vector * L);
     }
     if constexpr (W > kLeast) return multiply_columns<W / 2>(vector);
     if constexpr (kLeast == 1) {
-      for (int64_t row = 0; row < rows_ && vector * L < dim_v_;) row += multiply_rows<1, true>(row, vector * L);
+      if (vector * L < dim_v_) multiply_rows<1, true>(vector * L);
     }
-  }
-  // As many rows as there are sums for, dealt out so that none is left alone.
-  template <int W, bool kTail>
-  int64_t multiply_rows(int64_t row, int64_t dim) {
-    const int64_t left = rows_ - row;
-    if constexpr (fits(6, W)) {
-      if (left == 6 || left >= 9) return multiply_tile<6, W, kTail>(row, dim);
-    }
-    if constexpr (fits(4, W)) {
-      if (left == 4 || left >= 7) return multiply_tile<4, W, kTail>(row, dim);
-    }
-    if constexpr (fits(3, W)) {
-      if (left == 3 || left >= 5) return multiply_tile<3, W, kTail>(row, dim);
-    }
-    if constexpr (fits(2, W)) {
-      if (left >= 2) return multiply_tile<2, W, kTail>(row, dim);
-    }
-    return multiply_tile<1, W, kTail>(row, dim);
   }
 
-  // Rows [row, row + R), dims from dim. Returns R.
+  // As many rows as there are sums for, dealt out so that none is left alone.
+  template <int W>
+  static int rows_of_tile(int64_t left) {
+    if (fits(6, W) && (left == 6 || left >= 9)) return 6;
+    if (fits(4, W) && (left == 4 || left >= 7)) return 4;
+    if (fits(3, W) && (left == 3 || left >= 5)) return 3;
+    return fits(2, W) && left >= 2 ? 2 : 1;
+  }
+  template <int W, bool kTail>
+  void multiply_rows(int64_t dim) {
+    for (int64_t row = 0; row < rows_;) {
+      const int count = rows_of_tile<W>(rows_ - row);
+      select_tile<6, W, kTail>(count, row, dim);
+      row += count;
+    }
+  }
   template <int R, int W, bool kTail>
-  __attribute__((noinline)) int64_t multiply_tile(int64_t row, int64_t dim) {
+  FOVEA_INLINE void select_tile(int count, int64_t row, int64_t dim) {
+    if constexpr (!fits(R, W)) {
+      return select_tile<R - 1, W, kTail>(count, row, dim);
+    } else if constexpr (R > 1) {
+      if (count < R) return select_tile<(R == 6 ? 4 : R - 1), W, kTail>(count, row, dim);
+    }
+    multiply_tile<R, W, kTail>(row, dim);
+  }
+
+  // Rows [row, row + R), dims from dim.
+  template <int R, int W, bool kTail>
+  __attribute__((noinline)) void multiply_tile(int64_t row, int64_t dim) {
+    const int64_t offset = row_bytes(v_->dtype, dim), bytes = row_bytes(v_->dtype, kTail ? dim_v_ - dim : W * L);
     constexpr int kRuns = R * W <= 4 ? 2 : 1;
     const int rest = static_cast<int>(dim_v_ - dim);
     const auto tail = Simd::tail(kTail ? rest : 0);
@@ -277,6 +304,10 @@ struct FewRowsValues {
         }
       }
     };
+    const auto fetch = [&](int64_t from, int64_t to) __attribute__((always_inline)) {
+      if (row > 0 || v_->ahead == 0) return;
+      for (int64_t j = from; j < to; ++j) fetch_row(v_->row[j + v_->ahead] + offset, bytes);
+    };
     const auto add = [&](int n, bool load) __attribute__((always_inline)) {
       FOVEA_UNROLL
       for (int r = 0; r < R; ++r) {
@@ -291,21 +322,27 @@ struct FewRowsValues {
     if constexpr (kRuns == 2) {
       if (middle_ < end_) {
         clear();
-        for (int64_t j = begin_; j < middle_; ++j) {
-          multiply_key(j, 0);
-          multiply_key(j + kKeyRun, 1);
+        for (int64_t j = begin_; j < middle_; j += kKeyTile) {
+          fetch(j, j + kKeyTile);
+          fetch(j + kKeyRun, j + kKeyRun + kKeyTile);
+          for (int64_t i = j; i < j + kKeyTile; ++i) {
+            multiply_key(i, 0);
+            multiply_key(i + kKeyRun, 1);
+          }
         }
         add(0, started);
-        add(1, true);
-        return R;
+        return add(1, true);
       }
     }
     for (int64_t begin = begin_, end = middle_; begin < end_; begin = end, end = end_, started = true) {
       clear();
-      for (int64_t j = begin; j < end; ++j) multiply_key(j, 0);
+      for (int64_t j = begin; j < end;) {
+        const int64_t next = j + kKeyTile < end ? j + kKeyTile : end;
+        fetch(j, next);
+        for (; j < next; ++j) multiply_key(j, 0);
+      }
       add(0, started);
     }
-    return R;
   }
 
   const float *p_;
@@ -338,7 +375,8 @@ bool multiply_few_values(const ValueJob &job, const KeyRows &v, int64_t rows, fl
   }
   for (int64_t r = 0; r < rows && job.exact_rows; ++r) {
     for (int64_t d = 0; d < job.dim_v; d += L) {
-      if (!Simd::all_finite(d < whole ? Simd::load(sums + r * stride + d) : Simd::load_tail(sums + r * stride + d, tail))) return false;
+      if (!Simd::all_finite(d < whole ? Simd::load(sums + r * stride + d) : Simd::load_tail(sums + r * stride + d, tail)))
+        return false;
     }
   }
   for (int64_t r = 0; r < rows; ++r) {

@@ -57,6 +57,7 @@ struct Task {
   RowRange rows;
   MaskMap mask_map;
   bool few_rows;            // see few_rows.inl.h
+  bool keys_are_cold;       // where rows are few, keys are fetched ahead
   bool always_shaped;       // scores of every block are changed
   float query_scale, step;  // what packed queries are multiplied by; see softmax.inl.h
   ScoreShape<Simd> shape;
@@ -102,6 +103,7 @@ struct Task {
   void begin(const Problem &problem, const RowRange &range, void *scratch, const MaskMap &map, bool scores_wanted) {
     rows = range;
     mask_map = map;
+    keys_are_cold = false;
     const int64_t count = rows.row_end - rows.row_begin;
     carve(problem, count, scratch);
     // Depends on the row's own entry alone, not on the rows of a task, so that a row's bits do not depend on how tasks are cut.
@@ -223,18 +225,19 @@ struct Task {
     }
   }
 
-  void load_block(int64_t begin, int64_t end, int64_t first, Block &block) {
+  // limit: keys from there on are not read.
+  void load_block(int64_t begin, int64_t end, int64_t limit, int64_t first, Block &block) {
     const Problem &problem = *call;
     const Tensor &k = problem.k, &v = problem.v;
     block.begin = begin;
     block.keys = end - begin;
     block.first = first;
     if (few_rows) {
-      if (problem.score_replaces || !find_rows_of_keys(k, problem.k_scale, problem.dim_k, block, *k_rows)) {
+      if (problem.score_replaces || !find_rows_of_keys(k, problem.k_scale, problem.dim_k, block, limit, kKeyTile, *k_rows)) {
         find_keys(k, problem.k_scale, first, problem.dim_k, k_copy, block, &block.k, &block.k_stride);
         set_rows_of_keys(block.k, block.k_stride, block, *k_rows);
       }
-      if (!find_rows_of_keys(v, problem.v_scale, problem.dim_v, block, *v_rows)) {
+      if (!find_rows_of_keys(v, problem.v_scale, problem.dim_v, block, limit, kKeyRun, *v_rows)) {
         load_values(block);
         set_rows_of_keys(block.v, block.v_stride, block, *v_rows);
       }
@@ -250,24 +253,32 @@ struct Task {
     find_keys(call->v, call->v_scale, block.first, call->dim_v, v_copy, block, &block.v, &block.v_stride);
   }
 
-  // Where each of the block's keys lies; false where some cannot be loaded from there.
-  bool find_rows_of_keys(const Tensor &t, const Tensor &scale, int64_t dim, const Block &block, KeyRows &found) const {
+  // Where each of the block's keys lies, and those that follow up to `limit`; false where some cannot be loaded from there.
+  bool find_rows_of_keys(const Tensor &t, const Tensor &scale, int64_t dim, const Block &block, int64_t limit,
+                         int64_t least_ahead, KeyRows &found) const {
     if (!loads_in_place<Simd>(t, dim)) return false;
+    const int64_t stride = t.stride[2] * element_bytes(t.dtype), bytes = larger(row_bytes(t.dtype, dim), 1);
     found.dtype = t.dtype;
-    for (int64_t key = block.first; key < block.keys;) {
-      const KeyRun run = run_of_keys(block.begin + key);
-      const int64_t count = smaller(run.keys, block.keys - key), stride = t.stride[2] * element_bytes(t.dtype);
+    found.ahead = keys_are_cold ? static_cast<int32_t>(clamp(kAheadBytes / bytes, least_ahead, kMostAhead)) : 0;
+    const int64_t end = block.keys + found.ahead, there = smaller(end, limit - block.begin);
+    KeyRun run = run_of_keys(block.begin + block.first);
+    for (int64_t key = block.first;;) {
+      const int64_t count = smaller(run.keys, there - key), scales = smaller(count, block.keys - key);
       const char *first = key_of(t, run, 0);
       for (int64_t j = 0; j < count; ++j) found.row[key + j] = first + j * stride;
-      const float *scales = scale.data ? reinterpret_cast<const float *>(key_of(scale, run, 0)) : nullptr;
-      for (int64_t j = 0; j < count && scales; ++j) found.scale[key + j] = scales[j * scale.stride[2]];
-      key += count;
+      const float *scale_of = scale.data ? reinterpret_cast<const float *>(key_of(scale, run, 0)) : nullptr;
+      for (int64_t j = 0; j < scales && scale_of; ++j) found.scale[key + j] = scale_of[j * scale.stride[2]];
+      if ((key += count) >= there) break;
+      run = run_of_keys(block.begin + key);
     }
+    for (int64_t key = there; key < end; ++key) found.row[key] = found.row[there - 1];
     return true;
   }
   static void set_rows_of_keys(const float *first, int64_t stride, const Block &block, KeyRows &found) {
     found.dtype = FOVEA_F32;
-    for (int64_t key = block.first; key < block.keys; ++key) found.row[key] = reinterpret_cast<const char *>(first + key * stride);
+    found.ahead = 0;
+    for (int64_t key = block.first; key < block.keys; ++key)
+      found.row[key] = reinterpret_cast<const char *>(first + key * stride);
   }
 
   // The keys from `key` on, which some row may see.

@@ -76,7 +76,8 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
     return _mm256_cvtph_ps(_mm_set1_epi16(half));
   }
   static FOVEA_INLINE void load_nibbles(const unsigned char *p, Vector scale, Vector &low, Vector &high) {
-    const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p))), eight = _mm256_set1_epi32(8);
+    const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p))),
+                  eight = _mm256_set1_epi32(8);
     const __m256i lows = _mm256_and_si256(bytes, _mm256_set1_epi32(15)), highs = _mm256_srli_epi32(bytes, 4);
     low = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(lows, eight)), scale);
     high = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(highs, eight)), scale);
