@@ -83,8 +83,7 @@ struct Task {
     const int64_t panel_vectors = windowed ? Simd::kWindowPanelVectors : Simd::kPanelVectors;
     panel_count = (vectors + panel_vectors - 1) / panel_vectors;
     panels = arena.take<Panel<Simd>>(panel_count);
-    const int64_t by_dims = (smaller(row_count, kFewRows) + 1) * padded_dim<Simd>(problem.dim_k);  // three are packed as four
-    packed_queries = arena.take<float>(larger(by_dims, vectors * L * problem.dim_k));
+    packed_queries = arena.take<float>(vectors * L * padded_dim<Simd>(problem.dim_k));
     p = arena.take<float>(kBlockKeys * kRows);
     k_rows = arena.take<KeyRows>(1);
     v_rows = arena.take<KeyRows>(1);
@@ -131,7 +130,7 @@ struct Task {
       panel.rows = static_cast<int>(smaller(panel.vectors * L, count - row));
       panel.queries = queries;
       begin_panel(panel, scores_wanted ? queries : nullptr);
-      queries += panel.vectors * L * problem.dim_k;
+      queries += panel.vectors * L * padded_dim<Simd>(problem.dim_k);
       vectors -= panel.vectors;
       row += panel.rows;
     }
