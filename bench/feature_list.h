@@ -17,6 +17,7 @@ struct Feature {
   std::string name;
   double most;  // time as a multiple of the plain call's, on one thread of a vector level; 0: no goal
   std::function<FeatureMemory(fovea_params *)> apply;
+  double most_by_bf16_dot = 0;  // in its place on levels that multiply bfloat16 as such; 0: none
 };
 
 // Calls that are measured beside the plain call of a shape.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <string>
 
 #include "cpu/cpu.h"
@@ -24,6 +25,13 @@ constexpr const char *kShapes[] = {"1,1,1,512,512,64", "1,1,1,197,197,64", "1,1,
 
 Tensor dense(Buffer &buffer, int64_t heads, int64_t seq, int64_t dim) {
   return {buffer.data(), {heads * seq * dim, seq * dim, dim, 1}, FOVEA_F32};
+}
+
+// The same numbers in the memory of the floats, without their lower halves.
+void become_bf16(Tensor *tensor, Buffer &buffer) {
+  for (size_t i = 0; i < buffer.size(); i++)
+    std::memcpy(reinterpret_cast<char *>(buffer.data()) + 2 * i, reinterpret_cast<const char *>(buffer.data() + i) + 2, 2);
+  tensor->dtype = FOVEA_BF16;
 }
 
 void run(benchmark::State &state, const KernelEntry &entry, const Shape &s) {
@@ -48,6 +56,10 @@ void run(benchmark::State &state, const KernelEntry &entry, const Shape &s) {
   problem.k = dense(k, s.heads_kv, s.seq_kv, s.dim_k);
   problem.v = dense(v, s.heads_kv, s.seq_kv, s.dim_v);
   problem.out = dense(out, s.heads_q, s.seq_q, s.dim_v);
+  if (!serves(entry, problem)) {
+    become_bf16(&problem.q, q);
+    become_bf16(&problem.k, k);
+  }
   problem.scale = 1 / std::sqrt(static_cast<float>(s.dim_k));
   problem.bottom_right = true;
   problem.window_left = kUnbounded;

@@ -20,6 +20,7 @@ from report import replace_between
 GOAL = 0.85
 # object, bits of its vectors, cores that it would run on
 KERNELS = [("neon", 128, ["neoverse-v1", "neoverse-v2", "apple-m1"]),
+           ("neon_bf16", 128, ["neoverse-v1", "neoverse-v2"]),
            ("sve256", 256, ["neoverse-v1"]),
            ("sve128", 128, ["neoverse-v2"]),
            ("sve512", 512, ["a64fx"])]

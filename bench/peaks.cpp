@@ -14,8 +14,8 @@
 
 namespace fovea::bench {
 
-extern const PeakLoops peaks_scalar, peaks_avx2, peaks_avx512, peaks_neon, peaks_sve128, peaks_sve256, peaks_sve512,
-    peaks_sve1024, peaks_sve2048;
+extern const PeakLoops peaks_scalar, peaks_avx2, peaks_avx512, peaks_avx512_bf16, peaks_neon, peaks_neon_bf16, peaks_sve128,
+    peaks_sve256, peaks_sve512, peaks_sve1024, peaks_sve2048;
 
 namespace {
 
@@ -89,8 +89,12 @@ const PeakLoops *peak_loops(fovea_isa level) {
 #if defined(__x86_64__)
     case FOVEA_ISA_AVX2: return &peaks_avx2;
     case FOVEA_ISA_AVX512: return &peaks_avx512;
+    case FOVEA_ISA_AVX512_BF16: return &peaks_avx512_bf16;
 #elif defined(__aarch64__)
     case FOVEA_ISA_NEON: return &peaks_neon;
+#if !defined(__clang__) || __clang_major__ >= 19  // as in kernels.inc
+    case FOVEA_ISA_NEON_BF16: return &peaks_neon_bf16;
+#endif
     case FOVEA_ISA_SVE: return sve_loops();
 #endif
     default: return nullptr;
@@ -106,6 +110,11 @@ Peaks::Peaks(const PeakLoops &loops, int threads)
 
 double Peaks::fma() const {
   return best_rate(threads_, loops_.fma_flops * static_cast<double>(fma_steps_), [&](int) { loops_.fma(fma_steps_); });
+}
+
+double Peaks::bf16_dot() const {
+  if (loops_.bf16_dot == nullptr) return 0;
+  return best_rate(threads_, 2 * loops_.fma_flops * static_cast<double>(fma_steps_), [&](int) { loops_.bf16_dot(fma_steps_); });
 }
 
 double Peaks::exp2() const {

@@ -16,6 +16,7 @@ struct PeakLoops {
   double exp2_elements;          // of one step
   void (*exp2)(int64_t steps);
   void (*read)(const float *data, int64_t count);  // loads every element once
+  void (*bf16_dot)(int64_t steps);                 // as fma, of pairs of bfloat16: twice its flops a step; null: no instruction
 };
 
 // Null where there are no loops for the level.
@@ -31,8 +32,9 @@ class Peaks {
  public:
   Peaks(const PeakLoops &loops, int threads);
 
-  double fma() const;   // flop/s, the best of a few short runs
-  double exp2() const;  // elements/s, likewise
+  double fma() const;       // flop/s, the best of a few short runs
+  double bf16_dot() const;  // likewise; 0 where there is no such instruction
+  double exp2() const;      // elements/s, likewise
   double probe()
       const;  // flop/s of one run, with its disturbances: a neighbour on the same core slows it, and the FMA peak hardly
   double read(const std::vector<ReadSpan> &spans) const;  // bytes/s of one pass, each thread over its part of each span

@@ -1,5 +1,5 @@
 // The loops behind peaks.h, written once over the compiler's vector type. A file per level defines FOVEA_PEAKS (the name of its table),
-// FOVEA_VECTOR_BYTES and FOVEA_REGISTERS, may define FOVEA_FLOOR and FOVEA_SCALE, and includes this. Compiled with -ffp-contract=fast, so that a
+// FOVEA_VECTOR_BYTES and FOVEA_REGISTERS, may define FOVEA_FLOOR and FOVEA_SCALE, and FOVEA_BF16_DOT, and includes this. Compiled with -ffp-contract=fast, so that a
 // product and a sum become the level's multiply-add; without -ffast-math, so that no loop may be shortened.
 #include "peaks.h"
 
@@ -45,6 +45,22 @@ void fma(int64_t steps) {
   }
   consume(chain, kChains);
 }
+
+#ifdef FOVEA_BF16_DOT
+void bf16_dot(int64_t steps) {
+  const Vector x = broadcast(opaque(0.999f)), y = broadcast(opaque(0.001f));
+  Vector chain[kChains];
+#pragma GCC unroll 32
+  for (int i = 0; i < kChains; i++) chain[i] = broadcast(opaque(static_cast<float>(i)));
+  for (int64_t step = 0; step < steps; step++) {
+#pragma GCC unroll 32
+    for (int i = 0; i < kChains; i++) chain[i] = FOVEA_BF16_DOT(chain[i], x, y);
+  }
+  consume(chain, kChains);
+}
+#else
+constexpr void (*bf16_dot)(int64_t) = nullptr;
+#endif
 
 void probe(int64_t steps) {
   alignas(64) static const float tile[kProbeFloats] = {};
@@ -124,6 +140,6 @@ void read(const float *data, int64_t count) {
 }  // namespace
 
 extern const PeakLoops FOVEA_PEAKS;
-const PeakLoops FOVEA_PEAKS = {2.0 * kChains * kLanes, fma, 2.0 * 2 * kTileRows *kLanes, probe, kExpFloats, exp2, read};
+const PeakLoops FOVEA_PEAKS = {2.0 * kChains * kLanes, fma, 2.0 * 2 * kTileRows *kLanes, probe, kExpFloats, exp2, read, bf16_dot};
 
 }  // namespace fovea::bench

@@ -61,6 +61,8 @@ def comparisons(level, name):
 def comparison_section(report, name, levels):
     parts = [f"Fovea {report['fovea']}, {report['threads']} thread(s) on {report['processor']}, {report['date']}; "
              "spread of the ratio in parentheses."]
+    parts += [f"{level['isa']}: {level['peak']['bf16_dot'] / level['peak']['fma']:.2f} × the multiply-adds of f32, as pairs of bf16, in a loop "
+              "of nothing else." for level in levels if name == "types" and "bf16_dot" in level["peak"]]
     parts += [comparison_table(levels, of_shape) for of_shape in zip(*(comparisons(level, name) for level in levels))]
     return "\n\n".join(parts)
 

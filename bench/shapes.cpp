@@ -103,14 +103,14 @@ double pairs(const Shape &s) {
   return static_cast<double>(s.batch * s.heads_q) * static_cast<double>(of_a_head);
 }
 
-bool has_goals(fovea_isa level) { return level == FOVEA_ISA_AVX512 || level == FOVEA_ISA_AVX2; }
+bool has_goals(fovea_isa level) { return level == FOVEA_ISA_AVX512_BF16 || level == FOVEA_ISA_AVX512 || level == FOVEA_ISA_AVX2; }
 
 Goal goal(const Shape &shape, fovea_isa level) {
   if (!has_goals(level)) return {0, 0, 0};
   const std::string text = format(shape);
   if (text == kTiny) return {0, kTinySeconds, 0};
   for (const CoreShape &core : kCore) {
-    if (text == core.text) return {level == FOVEA_ISA_AVX512 ? core.avx512 : core.avx2, 0, 0};
+    if (text == core.text) return {level == FOVEA_ISA_AVX2 ? core.avx2 : core.avx512, 0, 0};
   }
   for (const ShortDecode &decode : kShortDecode) {
     if (text == decode.text) return {decode.share, decode.seconds, 0};

@@ -1,6 +1,6 @@
 # levels: those that are compiled on the target's architecture, by the names of their files in lib/kernels/isa and bench.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
-  set(levels scalar avx2 avx512)
+  set(levels scalar avx2 avx512 avx512_bf16)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set(levels scalar neon)
   set(sve_levels)
@@ -9,7 +9,7 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
     set(flags_sve${bits} -march=armv8.2-a+sve -msve-vector-bits=${bits})
   endforeach()
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL Clang OR CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 19)  # as in kernels.inc
-    list(APPEND levels ${sve_levels})
+    list(APPEND levels neon_bf16 ${sve_levels})
   endif()
 else()
   set(levels scalar)

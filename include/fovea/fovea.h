@@ -82,10 +82,11 @@ enum {
   FOVEA_ISA_SCALAR = 1,       /* portable C++ for the baseline of the target: x86-64 or armv8-a */
   FOVEA_ISA_AVX2 = 10,        /* AVX2, FMA, F16C */
   FOVEA_ISA_AVX512 = 11,      /* AVX-512 F, BW, DQ, VL, CD */
+  FOVEA_ISA_AVX512_BF16 = 12, /* and AVX512-BF16 */
   FOVEA_ISA_AVX512_FP16 = 13, /* and AVX512-FP16 */
   FOVEA_ISA_AMX = 14,         /* and AMX tiles, with the permission of the OS */
   FOVEA_ISA_NEON = 40,        /* Advanced SIMD */
-  FOVEA_ISA_NEON_BF16 = 41,   /* and BFMMLA */
+  FOVEA_ISA_NEON_BF16 = 41,   /* and BF16 */
   FOVEA_ISA_SVE = 42          /* Scalable Vector Extension of 128 to 2048 bits, the same in all threads */
 };
 
@@ -328,8 +329,8 @@ FOVEA_API const char *fovea_isa_refusal(fovea_isa isa);
 FOVEA_API fovea_isa fovea_context_isa(const fovea_context *c);
 FOVEA_API int32_t fovea_context_threads(const fovea_context *c);
 
-/* Describes as JSON how c would run p: features, level, kernel, tiles, tasks, workspace, and why not other levels; or the error.
- * Works like snprintf: writes at most capacity bytes, NUL included, and returns the length that the whole text has. */
+/* Describes as JSON how c would run p: features, types, level, kernel, tiles, tasks, workspace, and why not other levels; or the
+ * error. Works like snprintf: writes at most capacity bytes, NUL included, and returns the length that the whole text has. */
 FOVEA_API size_t fovea_explain(const fovea_context *c, const fovea_params *p, char *json, size_t capacity);
 
 #ifdef __cplusplus

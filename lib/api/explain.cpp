@@ -79,6 +79,22 @@ void write_features(Writer *w, const fovea_params &p, const Problem &problem) {
   w->print("], ");
 }
 
+const char *type_name(fovea_dtype dtype) {
+  switch (dtype) {
+    case FOVEA_F16: return "f16";
+    case FOVEA_BF16: return "bf16";
+    case FOVEA_I8: return "i8";
+    case FOVEA_Q8_0: return "q8_0";
+    case FOVEA_Q4_0: return "q4_0";
+    default: return "f32";
+  }
+}
+
+void write_types(Writer *w, const fovea_params &p) {
+  w->print("\"types\": {\"q\": \"%s\", \"k\": \"%s\", \"v\": \"%s\", \"out\": \"%s\"}, ", type_name(p.q.dtype),
+           type_name(p.k.dtype), type_name(p.v.dtype), type_name(p.out.dtype));
+}
+
 void write_call(Writer *w, const Call &call) {
   w->field("kernel", call.kernel ? call.kernel->name : "");
   const KernelShape shape = call.kernel ? call.kernel->shape : KernelShape{};
@@ -124,6 +140,7 @@ size_t fovea_explain(const fovea_context *c, const fovea_params *p, char *json, 
   if (c) w.field("level", level_name(c->level));
   if (c) w.field("threads", c->executor.workers);
   if (!status) write_features(&w, *p, call.problem);
+  if (!status) write_types(&w, *p);
   if (!status) write_call(&w, call);
   write_levels(&w);
   w.print("}");

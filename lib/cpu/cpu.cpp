@@ -22,6 +22,16 @@ constexpr uint64_t kAvxState = 1u << 1 | 1u << 2;                           // X
 constexpr uint64_t kAvx512State = kAvxState | 1u << 5 | 1u << 6 | 1u << 7;  // opmasks, upper halves of ZMM0-15, ZMM16-31
 constexpr uint64_t kAmxState = 1u << 17 | 1u << 18;                         // TILECFG, TILEDATA
 
+// CPUID does not tell how fast an instruction is; who made the CPU does. All of AMD's with AVX512-BF16 (from Zen 4 on) start VDPBF16PS as often as
+// VFMADD231PS, Intel's half as often at most.
+bool made_by_amd(const CpuidLeaf &vendor) {
+  char name[12];
+  memcpy(name, &vendor.ebx, 4);
+  memcpy(name + 4, &vendor.edx, 4);
+  memcpy(name + 8, &vendor.ecx, 4);
+  return memcmp(name, "AuthenticAMD", sizeof name) == 0;
+}
+
 // Bits of CPUID as in Intel SDM volume 2, CPUID, leaf 1 and leaf 7.
 void detect_x86(const CpuSource &source, CpuFeatures *f) {
   const CpuidLeaf basic = source.cpuid(source.user, 1, 0);
@@ -49,6 +59,7 @@ void detect_x86(const CpuSource &source, CpuFeatures *f) {
   f->avx512vnni = avx512 && bit(extended.ecx, 11);
   f->avx512fp16 = avx512 && bit(extended.edx, 23);
   f->avx512bf16 = avx512 && bit(extended1.eax, 5);
+  f->fast_bf16_dot = f->avx512bf16 && made_by_amd(source.cpuid(source.user, 0, 0));
   f->amx_tile = amx;
   f->amx_bf16 = amx && bit(extended.edx, 22);
   f->amx_int8 = amx && bit(extended.edx, 25);

@@ -8,6 +8,7 @@ struct CpuFeatures {
   // x86-64
   bool avx2, fma, f16c;
   bool avx512f, avx512bw, avx512dq, avx512vl, avx512cd, avx512vnni, avx512bf16, avx512fp16;
+  bool fast_bf16_dot;  // VDPBF16PS starts as often as a multiply-add of as many floats
   bool amx_tile, amx_bf16, amx_int8;
   // AArch64
   bool neon, bf16, i8mm, sve, sve2;

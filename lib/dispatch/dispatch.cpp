@@ -18,6 +18,7 @@ enum {
   level_scalar = FOVEA_ISA_SCALAR,
   level_avx2 = FOVEA_ISA_AVX2,
   level_avx512 = FOVEA_ISA_AVX512,
+  level_avx512_bf16 = FOVEA_ISA_AVX512_BF16,
   level_avx512_fp16 = FOVEA_ISA_AVX512_FP16,
   level_amx = FOVEA_ISA_AMX,
   level_neon = FOVEA_ISA_NEON,
@@ -70,6 +71,7 @@ constexpr Level kLevels[] = {
      "the operating system has not enabled AVX-512 state",
      {FOVEA_FEATURE(avx512f, "AVX-512F"), FOVEA_FEATURE(avx512bw, "AVX-512BW"), FOVEA_FEATURE(avx512dq, "AVX-512DQ"),
       FOVEA_FEATURE(avx512vl, "AVX-512VL"), FOVEA_FEATURE(avx512cd, "AVX-512CD")}},
+    {level_avx512_bf16, level_avx512, "avx512_bf16", nullptr, nullptr, {FOVEA_FEATURE(avx512bf16, "AVX512-BF16")}},
     {level_avx512_fp16, level_avx512, "avx512_fp16", nullptr, nullptr, {FOVEA_FEATURE(avx512fp16, "AVX512-FP16")}},
     {level_amx,
      level_avx512_fp16,
@@ -84,7 +86,7 @@ constexpr Level kLevels[] = {
 #undef FOVEA_FEATURE
 
 #if defined(__x86_64__)
-constexpr int32_t kKnown[] = {level_scalar, level_avx2, level_avx512, level_avx512_fp16, level_amx};
+constexpr int32_t kKnown[] = {level_scalar, level_avx2, level_avx512, level_avx512_bf16, level_avx512_fp16, level_amx};
 #elif defined(__aarch64__)
 constexpr int32_t kKnown[] = {level_scalar, level_neon, level_neon_bf16, level_sve};
 #else
@@ -117,7 +119,13 @@ const char *missing_feature(const Level &level, const CpuFeatures &features) {
 }  // namespace
 
 LevelList known_levels([[maybe_unused]] const CpuFeatures &features) {
-#if defined(__aarch64__)
+#if defined(__x86_64__)
+  // Where its instruction is slow, AVX512-BF16 multiplies no faster than what becomes floats once a block: see docs/performance.md.
+  static constexpr int32_t kWithSlowBf16[] = {level_scalar, level_avx2,        level_avx512_bf16,
+                                              level_avx512, level_avx512_fp16, level_amx};
+  static_assert(sizeof kWithSlowBf16 == sizeof kKnown);
+  if (!features.fast_bf16_dot) return {kWithSlowBf16, kKnownCount};
+#elif defined(__aarch64__)
   // Where its vectors are no longer than those of Advanced SIMD, SVE is no faster: see docs/performance.md.
   constexpr int32_t kNeonBits = 128;
   static constexpr int32_t kWithShortVectors[] = {level_scalar, level_sve, level_neon, level_neon_bf16};
@@ -163,10 +171,20 @@ int32_t best_level(const CpuFeatures &features) {
   return known.levels[i];
 }
 
-const ForwardKernel *select_kernel(int32_t level, const CpuFeatures &features, const Problem &) {
-  for (const KernelEntry &entry : kEntries)
-    if (entry.level == level && fits_vectors(entry, features)) return entry.kernel;
-  return nullptr;
+const ForwardKernel *select_kernel(int32_t level, const CpuFeatures &features, const Problem &problem) {
+  bool has_others = false;
+  for (const KernelEntry &entry : kEntries) {
+    if (entry.level != level || !fits_vectors(entry, features)) continue;
+    if (serves(entry, problem)) return entry.kernel;
+    has_others = true;
+  }
+  return has_others ? select_kernel(find(level)->base, features, problem) : nullptr;
+}
+
+bool serves(const KernelEntry &entry, const Problem &problem) {
+  if (strcmp(entry.types, "bf16") != 0) return true;
+  // A score function would see queries times the scale, which are not bfloat16.
+  return problem.q.dtype == FOVEA_BF16 && problem.k.dtype == FOVEA_BF16 && !problem.score;
 }
 
 bool fits_vectors(const KernelEntry &entry, const CpuFeatures &features) {

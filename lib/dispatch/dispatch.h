@@ -25,18 +25,21 @@ const char *level_refusal(int32_t level, const CpuFeatures &features);
 // The best level that may be used.
 int32_t best_level(const CpuFeatures &features);
 
-// The kernel of a level for a problem; depends on its lengths, group, dims and types, never on batch or threads. Null where the
-// level has none for such a CPU.
+// The kernel of a level for a problem, or of its base where the level has kernels for other types alone; depends on its types and its score
+// function, never on batch or threads. Null where the level has none for such a CPU.
 const ForwardKernel *select_kernel(int32_t level, const CpuFeatures &features, const Problem &problem);
 
 // Every registered kernel of this build, for tests, benches and docs.
 struct KernelEntry {
   int32_t level;
   const char *operation;  // "prefill", ...
-  const char *types;      // "f32"
+  const char *types;      // "f32", "bf16": what it multiplies
   const ForwardKernel *kernel;
 };
 int32_t kernel_entries(const KernelEntry **entries);
+
+// Whether a kernel can compute a problem.
+bool serves(const KernelEntry &entry, const Problem &problem);
 
 // Whether a kernel is made for vectors as long as this CPU's. Only SVE has vectors of several lengths.
 bool fits_vectors(const KernelEntry &entry, const CpuFeatures &features);

@@ -14,8 +14,10 @@
 namespace fovea::reference {
 namespace {
 
-constexpr double kUnitRoundoff = 0x1p-24;       // u: of float, which all arithmetic is done in
-constexpr double kWeightError = 0x1p-22;        // u_p: of one float exp2, argument reduction included
+constexpr double kUnitRoundoff = 0x1p-24;  // u: of float, which all arithmetic is done in
+constexpr double kWeightError = 0x1p-22;   // u_p: of one float exp2, argument reduction included
+// Weights below may count as 0: of keys that lie up to 2^20 above their chunk's reference, which lies FLT_MIN below the row's largest.
+constexpr double kLeastWeight = 0x1p20 * double{FLT_MIN};
 constexpr double kSubnormalHalfStep = 0x1p-25;  // of binary16, whose subnormals are in every ordinary range
 // Of exponentials before they are divided by their sum: 2^20 in each of 64 chunks, or a row's keys.
 constexpr double kLargestSum = 0x1p26;
@@ -232,7 +234,7 @@ void compute_row(const fovea_params &p, const HeadMemory &head, const Row &place
       g[c] += weight[j] * std::fabs(v[c]);
       largest_value[c] = std::max(largest_value[c], std::fabs(v[c]));
     }
-    if (weight[j] >= 2 * FLT_MIN) continue;  // twice: what is near FLT_MIN may be computed as less
+    if (weight[j] >= 2 * kLeastWeight) continue;  // twice: what is near it may be computed as less
     for (int64_t c = 0; c < p.dim_v; ++c) lost[c] += weight[j] * std::fabs(v[c]);
   }
 }

@@ -38,7 +38,7 @@ struct Expected {
   std::vector<double> weights;          // [rows, seq_kv]; empty unless asked for
   std::vector<char> in_set;             // like weights: whether the key is in the row's set
   std::vector<double> magnitude;        // like out: g = sum of p |v|
-  std::vector<double> lost;             // like out: what keys of weight below FLT_MIN add to g
+  std::vector<double> lost;             // like out: what keys of weights that may count as 0 add to g
   std::vector<double> largest;          // like out: the largest |v| of the row's set
   std::vector<double> score_magnitude;  // like lse: A; infinite where the row can leave the range of float
   std::vector<int64_t> kept;            // like lse: how many keys are in the set and have a score above -infinity

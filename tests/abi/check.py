@@ -10,11 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-# object: the registers that hold its vectors, floats in one, and the mnemonics of its fused multiply-add
+# object: the registers that hold its vectors, floats in one, and the mnemonics of its fused multiply-adds
 VECTORS = {
     "avx2": (r"%ymm\d+", 8, r"vfn?m(add|sub)\d+ps"),
     "avx512": (r"%zmm\d+", 16, r"vfn?m(add|sub)\d+ps"),
+    "avx512_bf16": (r"%zmm\d+", 16, r"vfn?m(add|sub)\d+ps|vdpbf16ps"),
     "neon": (r"v\d+\.4s", 4, r"fml[as]"),
+    "neon_bf16": (r"v\d+\.4s", 4, r"fml[as]|bfdot"),
     **{f"sve{bits}": (r"z\d+\.s", bits // 32, r"fml[as]|fmad|fmsb") for bits in (128, 256, 512, 1024, 2048)},
 }
 
@@ -136,7 +138,7 @@ def tile_fma(files):
         register, lanes, fma = VECTORS[level]
         bodies = functions(path)
         values = {tuple(map(int, found.groups())): {name: body} for name, body in bodies.items()
-                  if (found := re.search(r"ValueTileI.*4SimdELi(\d+)ELi(\d+)ELb0EE3run", name))}
+                  if (found := re.search(r"ValueTileI.*SimdELi(\d+)ELi(\d+)ELb0EE3run", name))}
         widest = max(values, key=lambda size: size[::-1], default=None)
         scores = max(int(rows) * int(keys) // lanes for l, _, _, rows, keys in tiles if l == level)
         wanted = [("scores", scores, {name: body for name, body in bodies.items() if not re.search("ValueTile", name)})]
@@ -197,7 +199,7 @@ def clean_returns(files):
     """Upper halves of vector registers left dirty slow the caller's SSE code down: every path from their use to a return to code
     outside the object passes vzeroupper."""
     for path in files:
-        if level_of(path) not in ("avx2", "avx512"):
+        if level_of(path) not in ("avx2", "avx512", "avx512_bf16"):
             continue
         bodies = functions(path)
         entries = entry_points(path, bodies)
@@ -268,8 +270,9 @@ def struct_layout(files):
 def usable_levels(files):
     """The program given prints the usable levels; they are those that the kernel reports the features of."""
     cpuinfo = re.search(r"^(?:flags|Features)\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.M)[1].split()
-    features = {"avx2": "avx2 fma f16c", "avx512": "avx512f avx512bw avx512dq avx512vl avx512cd avx2 fma f16c",
-                "neon": "asimd", "sve": "asimd sve"}
+    avx512 = "avx512f avx512bw avx512dq avx512vl avx512cd avx2 fma f16c"
+    features = {"avx2": "avx2 fma f16c", "avx512": avx512, "avx512_bf16": f"{avx512} avx512_bf16",
+                "neon": "asimd", "neon_bf16": "asimd bf16", "sve": "asimd sve"}
     expected = {"scalar"} | {level for level, words in features.items() if set(words.split()) <= set(cpuinfo)}
     actual = set(subprocess.run(files, check=True, capture_output=True, text=True).stdout.split())
     print(f"usable: {' '.join(sorted(actual))}")

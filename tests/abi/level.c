@@ -11,12 +11,14 @@ int main(int argc, char **argv) {
   for (int32_t i = 0; i < count; i++) printf("%s\n", fovea_isa_name(levels[i]));
   if (argc == 1) return 0;
 
-  /* Keys of 0 weigh the same: the output is the mean of 1, 2 and 6. */
-  float q[1] = {5}, k[3] = {0, 0, 0}, v[3] = {1, 2, 6}, out[1] = {0};
+  /* Keys of 0 weigh the same: the output is the mean of 1, 2 and 6. Queries and keys are bfloat16, which some levels multiply as such. */
+  uint16_t q[1] = {0x40a0}, k[3] = {0, 0, 0};
+  float v[3] = {1, 2, 6}, out[1] = {0};
   fovea_context *context;
   fovea_params p;
   fovea_params_init(&p, sizeof p, 1, 1, 1, 1, 3, 1, 1);
   p.q.data = q, p.k.data = k, p.v.data = v, p.out.data = out;
+  p.q.dtype = p.k.dtype = FOVEA_BF16;
   if (fovea_context_create(NULL, &context) || fovea_forward(context, &p, NULL, 0)) {
     puts(fovea_last_error());
     return 1;

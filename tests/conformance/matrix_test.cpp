@@ -288,14 +288,18 @@ struct ScoreMatrix {
   }
 };
 
-void expect_right_on_every_level(ProblemLine line, double most_steps) {
+void expect_right_on_levels(const std::vector<fovea_isa> &levels, ProblemLine line, double most_steps) {
   const reference::LineReference reference = reference::line_reference(line, most_steps);
-  const std::vector<fovea_isa> levels = usable_levels();
-  ASSERT_FALSE(levels.empty());
   for (const fovea_isa level : levels) {
     line.isa = fovea_isa_name(level);
     expect_right(line, reference);
   }
+}
+
+void expect_right_on_every_level(const ProblemLine &line, double most_steps) {
+  const std::vector<fovea_isa> levels = usable_levels();
+  ASSERT_FALSE(levels.empty());
+  expect_right_on_levels(levels, line, most_steps);
 }
 
 constexpr double kQuickSteps = 1e7;  // of the oracle for one line: some 10 ms
@@ -335,6 +339,38 @@ TEST_P(MatrixTest, EveryPairThatShapesTheScoreIsWithinTheBound) {
   run_part(ScoreMatrix(), 11, kQuickSteps);
   if (!long_tier()) return;
   for (uint64_t seed = 12; seed < 14; ++seed) run_part(ScoreMatrix::long_one(), seed, 1e8);
+}
+
+// Usable levels that multiply bfloat16 as such.
+std::vector<fovea_isa> bf16_levels() {
+  const KernelEntry *entries = nullptr;
+  const int32_t count = kernel_entries(&entries);
+  std::vector<fovea_isa> levels = usable_levels();
+  levels.erase(std::remove_if(levels.begin(), levels.end(),
+                              [&](fovea_isa level) {
+                                return std::none_of(entries, entries + count, [&](const KernelEntry &entry) {
+                                  return entry.level == level && std::string(entry.types) == "bf16";
+                                });
+                              }),
+               levels.end());
+  return levels;
+}
+
+// The types of the matrix are few calls of bfloat16 queries and keys; here all are.
+template <class AnyMatrix>
+void run_part_of_bf16(const AnyMatrix &matrix, uint64_t seed) {
+  const std::vector<Row> rows = covering_array(matrix.levels(), matrix.sets(), seed);
+  for (size_t r = size_t(MatrixTest::GetParam()); r < rows.size(); r += kParts) {
+    ProblemLine line = matrix.line(rows[r], seed << 32 | r);
+    line.type_q = line.type_k = "bf16";
+    expect_right_on_levels(bf16_levels(), line, kQuickSteps);
+  }
+}
+
+TEST_P(MatrixTest, EveryPairOfBf16IsWithinTheBound) {
+  if (bf16_levels().empty()) GTEST_SKIP() << "no level that can run here multiplies bfloat16 as such";
+  run_part_of_bf16(Matrix(400, 600), 21);
+  run_part_of_bf16(ScoreMatrix(), 22);
 }
 
 // Self-attention whose q, k and v are parts of one allocation, grouped heads included.

@@ -658,23 +658,23 @@ TEST_F(BoundTest, KeysThatTheScoreFunctionExcludesWeighNothingAtAll) {
   }
 }
 
-// A weight below FLT_MIN may count as 0: what it adds to the output is allowed for, and no more.
+// A weight below 2^-106, which is e^-73.5, may count as 0: what it adds to the output is allowed for, and no more.
 TEST(TinyWeightsTest, MayBeLost) {
   Call call({1, 1, 1, 1, 2, 1, 2});
-  std::vector<float> mask = {0, -90};
+  std::vector<float> mask = {0, -75};
   call.params.mask = {mask.data(), {0, 0, 0, 1}, FOVEA_F32, 0};
   call.v_at(0, 0, 0, 0) = call.v_at(0, 0, 0, 1) = 0;
   call.v_at(0, 0, 1, 0) = 1e20f;
   const reference::Expected e = reference::attention(call.params, true);
-  EXPECT_NEAR(e.lost[0] / (std::exp(-90.0) * 1e20), 1, 1e-6);
+  EXPECT_NEAR(e.lost[0] / (std::exp(-75.0) * 1e20), 1, 1e-6);
   EXPECT_EQ(e.lost[0], e.out[0]);
   call.lse[0] = 0;
-  call.weights = {1, 0};
+  call.weights = {1, float(std::exp(-75.0))};
   call.out = {0, 0};
   EXPECT_TRUE(reference::compare(call.params, e).ok());
   call.out = {float(2.1 * e.out[0]), 0};
   EXPECT_FALSE(reference::compare(call.params, e).ok());
-  mask[1] = -80;
+  mask[1] = -72;
   EXPECT_EQ(reference::attention(call.params).lost[0], 0);
 }
 

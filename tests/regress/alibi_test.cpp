@@ -166,19 +166,22 @@ TEST_P(AlibiTest, SteepSlopesLeaveTheNearestKey) {
     const auto context = this->context(threads);
     for (const float slope : {3e38f, FLT_MAX, 2e37f, 1e36f}) {
       for (const int64_t length : {1, 8, 32, 64, 300}) {
-        for (const int64_t window_left : {-1, 20, 0}) {
-          Call call({1, 1, 1, length, length, 1, 1});
+        for (const auto &[queries, window_left] :
+             {std::pair<int64_t, int64_t>(length, -1), {length, 20}, {length, 0}, {1, -1}, {1, 20}}) {
+          Call call({1, 1, 1, queries, length, 1, 1});
           for (int64_t j = 0; j < length; ++j) call.v_at(0, 0, j, 0) = float(j + 1);
           call.params.alibi_slopes = &slope;
-          call.params.align = FOVEA_ALIGN_TOP_LEFT;
+          call.params.align = FOVEA_ALIGN_BOTTOM_RIGHT;
           call.params.window_left = window_left;
           ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
-          for (int64_t i = 0; i < length; ++i) {
+          for (int64_t i = 0; i < queries; ++i) {
+            const int64_t position = i + length - queries;
             const std::string where = "slope " + std::to_string(slope) + " length " + std::to_string(length) + " window_left " +
                                       std::to_string(window_left) + " row " + std::to_string(i);
-            ASSERT_EQ(call.out_at(0, 0, i, 0), float(i + 1)) << where;
+            ASSERT_EQ(call.out_at(0, 0, i, 0), float(position + 1)) << where;
             ASSERT_EQ(call.lse_at(0, 0, i), 0.0f) << where;
-            for (int64_t j = 0; j < length; ++j) ASSERT_EQ(call.weight_at(0, 0, i, j), float(i == j)) << where << " key " << j;
+            for (int64_t j = 0; j < length; ++j)
+              ASSERT_EQ(call.weight_at(0, 0, i, j), float(position == j)) << where << " key " << j;
           }
         }
       }

@@ -13,94 +13,19 @@
 #include "support/call.h"
 #include "support/elements.h"
 #include "support/levels.h"
+#include "support/pool.h"
 
 namespace fovea::testing {
 namespace {
 
 using Bytes = std::vector<unsigned char>;
 
-constexpr fovea_dtype kCacheDtypes[] = {FOVEA_F32, FOVEA_F16, FOVEA_BF16, FOVEA_I8, FOVEA_Q8_0, FOVEA_Q4_0};
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 const float kNaN = std::nanf("");
 
-bool is_blocked(fovea_dtype dtype) { return dtype == FOVEA_Q8_0 || dtype == FOVEA_Q4_0; }
+bool is_blocked(fovea_dtype dtype) { return reference::block_elements(dtype) > 1; }
 
-int64_t block_bytes(fovea_dtype dtype) {
-  switch (dtype) {
-    case FOVEA_I8: return 1;
-    case FOVEA_Q8_0: return 34;
-    case FOVEA_Q4_0: return 18;
-    default: return int64_t(reference::element_bytes(dtype));
-  }
-}
-
-// K or V of a cache, in memory of its own whose unused bytes are 0xA5: [entries, heads, slots, dim].
-struct Pool {
-  static constexpr unsigned char kCanary = 0xA5;
-  int64_t heads, slots, dim;
-  Bytes bytes;
-  std::vector<float> scales;
-  fovea_tensor tensor = {}, scale = {};
-
-  // step: the stride of dims, and what lies between tokens and heads beside their elements. heads_first: tokens lie inside of heads.
-  Pool(fovea_dtype dtype, int64_t entries, int64_t heads_kv, int64_t slot_count, int64_t dim_count, int64_t step,
-       bool heads_first)
-      : heads(heads_kv), slots(slot_count), dim(dim_count) {
-    const int64_t blocks = is_blocked(dtype) ? dim / 32 : dim, inner = is_blocked(dtype) ? 1 : step;
-    const int64_t row = blocks * inner + step - 1, slot_stride = heads_first ? row : row * heads,
-                  head_stride = heads_first ? row * slots : row;
-    bytes.assign(size_t(entries * heads * slots * row * block_bytes(dtype)), kCanary);
-    tensor = {bytes.data(), {heads * slots * row, head_stride, slot_stride, inner}, dtype, 0};
-    if (dtype != FOVEA_I8) return;
-    scales.assign(size_t(entries * heads * slots * step), Call::canary);
-    scale = {scales.data(),
-             {heads * slots * step, heads_first ? slots * step : step, heads_first ? step : heads * step, 7},
-             FOVEA_F32,
-             0};
-  }
-
-  int64_t block_at(int64_t entry, int64_t head, int64_t slot, int64_t block) const {
-    const int64_t *s = tensor.stride;
-    return (entry * s[0] + head * s[1] + slot * s[2] + block * s[3]) * block_bytes(tensor.dtype);
-  }
-  int64_t scale_at(int64_t entry, int64_t head, int64_t slot) const {
-    return entry * scale.stride[0] + head * scale.stride[1] + slot * scale.stride[2];
-  }
-
-  // One element as it is read, and how far what was written may lie from it.
-  struct Value {
-    double value, half_step;
-  };
-  Value value(int64_t entry, int64_t head, int64_t slot, int64_t c) const {
-    const fovea_dtype dtype = tensor.dtype;
-    const unsigned char *at = bytes.data() + block_at(entry, head, slot, is_blocked(dtype) ? c / 32 : c);
-    if (dtype == FOVEA_I8) {
-      const double step = double{scales[size_t(scale_at(entry, head, slot))]};
-      return {step * int8_t(*at), step / 2 * (1 + 127 * 0x1p-22)};  // the quotient is rounded, and so is the scale
-    }
-    if (!is_blocked(dtype)) {
-      const double x = reference::read_element(at, dtype, 0);
-      return {x, dtype == FOVEA_F32 ? 0 : std::max(std::fabs(x) * reference::unit_roundoff(dtype), 0x1p-25)};
-    }
-    uint16_t half;
-    std::memcpy(&half, at, 2);
-    const double scale_value = reference::read_element(&half, FOVEA_F16, 0), step = std::fabs(scale_value);
-    const int64_t i = c % 32;
-    if (dtype == FOVEA_Q8_0)
-      return {scale_value * int8_t(at[2 + i]), step * (0.5 + 127 * 0x1p-11) * (1 + 0x1p-10)};  // the scale is a half
-    const int nibble = i < 16 ? at[2 + i] & 15 : at[2 + i - 16] >> 4;
-    // 8 steps to one side, 7 to the other: what lies beyond is off by a whole one.
-    return {scale_value * (nibble - 8), step * ((nibble == 15 ? 1 : 0.5) + 8 * 0x1p-11) * (1 + 0x1p-10)};
-  }
-
-  // Marks the bytes of one token of one head; then its scale.
-  void mark(int64_t entry, int64_t head, int64_t slot, std::vector<char> *written, std::vector<char> *scales_written) const {
-    const int64_t blocks = is_blocked(tensor.dtype) ? dim / 32 : dim;
-    for (int64_t block = 0; block < blocks; ++block)
-      std::fill_n(written->begin() + block_at(entry, head, slot, block), block_bytes(tensor.dtype), char{1});
-    if (!scales.empty()) (*scales_written)[size_t(scale_at(entry, head, slot))] = 1;
-  }
-};
+int64_t block_bytes(fovea_dtype dtype) { return int64_t(reference::element_bytes(dtype)); }
 
 struct Layout {
   bool paged, heads_first;
@@ -408,51 +333,13 @@ TEST_P(AppendTest, IntoOnePoolOfKeysAndValues) {
     const size_t row = size_t(blocks * block_bytes(dtype));
     for (size_t i = 0; i < pool.size() / (2 * row); ++i) {
       EXPECT_TRUE(std::equal(pool.begin() + int64_t(2 * i * row), pool.begin() + int64_t((2 * i + 1) * row),
-                             apart.k.bytes.begin() + int64_t(i * row)));
+                             apart.k.bytes.begin() + apart.k.block_at(0, 0, 0, 0) + int64_t(i * row)));
       EXPECT_TRUE(std::equal(pool.begin() + int64_t((2 * i + 1) * row), pool.begin() + int64_t((2 * i + 2) * row),
-                             apart.v.bytes.begin() + int64_t(i * row)));
+                             apart.v.bytes.begin() + apart.v.block_at(0, 0, 0, 0) + int64_t(i * row)));
     }
     cache.params.v.data = pool.data() + row - (dtype == FOVEA_F32 ? 4 : 2);
     EXPECT_EQ(cache.append(context.get()), FOVEA_ERR_OVERLAP);
     EXPECT_STREQ(fovea_last_error(), "k: overlaps v");
-  }
-}
-
-// Tokens of a sequence appended one at a time, each with a call for its query, against one causal call over what the cache holds.
-TEST_P(AppendTest, AndThenOneQueryIsOneRowOfACausalCall) {
-  if (flushes_halves(level())) GTEST_SKIP() << "halves are flushed here";
-  const auto context = this->context();
-  constexpr int64_t kTokens = 70, kHeadsQ = 4, kHeadsKV = 2, kDim = 32;
-  for (const fovea_dtype dtype : kDtypes) {
-    Call call({1, kHeadsQ, kHeadsKV, kTokens, kTokens, kDim, kDim});
-    call.fill_random(33);
-    Elements k(dtype, call.k.size()), v(dtype, call.v.size());
-    std::vector<float> out(call.out.size()), lse(call.lse.size());
-    fovea_params cache = call.params;
-    k.become(&cache.k);
-    v.become(&cache.v);
-    cache.weights = {};
-    for (int32_t token = 0; token < kTokens; ++token) {
-      fovea_tensor k_new = call.params.k, v_new = call.params.v;
-      k_new.data = &call.k_at(0, 0, token, 0);
-      v_new.data = &call.v_at(0, 0, token, 0);
-      const int32_t one = 1, length = token + 1;
-      ASSERT_EQ(fovea_kv_append(context.get(), &cache, &k_new, &v_new, &token, &one), FOVEA_OK) << fovea_last_error();
-      fovea_params decode = cache;
-      decode.seq_q = 1;
-      decode.seqlens_kv = &length;
-      decode.q.data = &call.q_at(0, 0, token, 0);
-      decode.out.data = out.data() + token * kDim;
-      decode.lse = lse.data() + token;
-      ASSERT_EQ(fovea_forward(context.get(), &decode, nullptr, 0), FOVEA_OK) << fovea_last_error();
-    }
-    call.causal(FOVEA_ALIGN_TOP_LEFT);
-    k.become(&call.params.k);
-    v.become(&call.params.v);
-    call.params.weights = {};
-    call.out = out;
-    call.lse = lse;
-    expect_within_bound(call, "dtype " + std::to_string(dtype));
   }
 }
 
@@ -540,7 +427,12 @@ TEST_P(AppendTest, WhatIsWrongIsNamedAndNothingWritten) {
       {{"k_scale: must not be NULL", FOVEA_ERR_NULL_POINTER, [](Cache &c) { c.params.k_scale.data = nullptr; }},
        {"v_scale.dtype", FOVEA_ERR_UNSUPPORTED, [](Cache &c) { c.params.v_scale.dtype = FOVEA_F16; }},
        {"v_scale.stride", FOVEA_ERR_INVALID_STRIDE, [](Cache &c) { c.params.v_scale.stride[1] = 0; }},
+       {"block_table: 1000000 at batch entry 1, column 2 ", FOVEA_ERR_INVALID_ARGUMENT,
+        [](Cache &c) { c.table[5] = c.table[7], c.count[1] = 29; }},
        {"k_scale: overlaps v_scale", FOVEA_ERR_OVERLAP, [](Cache &c) { c.params.v_scale.data = c.params.k_scale.data; }}});
+  expect_refused(FOVEA_I8, dense,
+                 {{"k_scale: must not be NULL", FOVEA_ERR_NULL_POINTER, [](Cache &c) { c.params.k_scale = {}; }},
+                  {"count[2]: 4 tokens behind 37", FOVEA_ERR_INVALID_ARGUMENT, [](Cache &c) { c.count[2] = 4; }}});
   for (const fovea_dtype dtype : {FOVEA_Q8_0, FOVEA_Q4_0})
     expect_refused(
         dtype, dense,

@@ -41,7 +41,8 @@ int64_t keys_seen(Lengths n, int32_t align, int64_t i) {
 }
 
 TEST_P(CausalAlignmentTest, SetProbe) {
-  std::vector<Lengths> lengths = {{2, 5}, {5, 2}, {1, 7}, {7, 1}, {3, 128}, {5, 6}, {70, 300}, {300, 70}};
+  std::vector<Lengths> lengths = {{2, 5},    {5, 2},    {1, 7},   {7, 1},    {3, 128}, {5, 6},
+                                  {70, 300}, {300, 70}, {1, 300}, {4, 1300}, {16, 300}};
   const std::vector<Lengths> edges = tile_edges();
   lengths.insert(lengths.end(), edges.begin(), edges.end());
   for (const int32_t threads : {1, 3}) {

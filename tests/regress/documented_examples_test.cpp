@@ -207,6 +207,37 @@ TEST_P(DocumentedExamplesTest, PackedBatch) {
   EXPECT_EQ(call.lse[3], Call::canary);
 }
 
+TEST_P(DocumentedExamplesTest, AnAppendBeyondTheCapacity) {
+  std::vector<float> cache(2 * 40, Call::canary), tokens(2 * 20, 1.0f);
+  fovea_params p;
+  ASSERT_EQ(fovea_params_init(&p, sizeof p, 2, 1, 1, 0, 40, 1, 0), FOVEA_OK);
+  p.k.data = cache.data();
+  const fovea_tensor k_new = {tokens.data(), {20, 20, 1, 1}, FOVEA_F32, 0}, none = {nullptr, {0, 0, 0, 0}, FOVEA_F32, 0};
+  const int32_t start[] = {11, 37}, count[] = {20, 4};
+  EXPECT_EQ(fovea_kv_append(context().get(), &p, &k_new, &none, start, count), FOVEA_ERR_INVALID_ARGUMENT);
+  EXPECT_EQ(std::string(fovea_last_error()).find("count[1]"), size_t{0});
+  EXPECT_EQ(cache, std::vector<float>(cache.size(), Call::canary));
+}
+
+TEST_P(DocumentedExamplesTest, StepsOfGeneration) {
+  for (const int32_t more : {1, 3}) {
+    Call call({2, 1, 1, more, 8, 1, 1});
+    call.v.assign(16, std::nanf(""));
+    for (int64_t j = 0; j < 5; ++j) call.v_at(0, 0, j, 0) = float(j);
+    for (int64_t j = 0; j < 2; ++j) call.v_at(1, 0, j, 0) = float(j);
+    std::vector<float> keys(6, 0.0f), values = {5, 6, 7, 2, -1, -1};
+    const fovea_tensor k_new = {keys.data(), {3, 3, 1, 1}, FOVEA_F32, 0}, v_new = {values.data(), {3, 3, 1, 1}, FOVEA_F32, 0};
+    const int32_t start[] = {5, 2}, count[] = {more, 1}, lengths[] = {5 + more, 3};
+    ASSERT_EQ(fovea_kv_append(context().get(), &call.params, &k_new, &v_new, start, count), FOVEA_OK) << fovea_last_error();
+    call.params.seqlens_q = count;
+    call.params.seqlens_kv = lengths;
+    call.causal(FOVEA_ALIGN_BOTTOM_RIGHT);
+    run(call);
+    for (int64_t i = 0; i < more; ++i) EXPECT_NEAR(call.out_at(0, 0, i, 0), 2.5 + double(i) / 2, 5e-7);
+    EXPECT_EQ(call.out_at(1, 0, 0, 0), 1.0f);
+  }
+}
+
 TEST_P(DocumentedExamplesTest, InfiniteScoresUnderASoftcap) {
   Call call({1, 1, 1, 1, 2, 1, 1});
   call.q_at(0, 0, 0, 0) = 1;

@@ -50,37 +50,48 @@ TEST_P(EmptyRowsTest, QueriesBeforeTheFirstKey) {
 
 TEST_P(EmptyRowsTest, NoKeysAtAll) {
   const auto context = this->context(2);
-  for (const bool causal : {false, true}) {
-    Call call({1, 6, 3, 5, 0, 4, 7});
-    if (causal) call.causal(FOVEA_ALIGN_TOP_LEFT);
-    ASSERT_EQ(call.run(context.get()), FOVEA_OK);
-    for (int64_t h = 0; h < 6; ++h)
-      for (int64_t i = 0; i < 5; ++i) expect_empty(call, {0, h, i});
+  for (const int64_t queries : {1, 5, 16}) {
+    for (const bool causal : {false, true}) {
+      Call call({1, 6, 3, queries, 0, 4, 7});
+      if (causal) call.causal(FOVEA_ALIGN_TOP_LEFT);
+      ASSERT_EQ(call.run(context.get()), FOVEA_OK);
+      for (int64_t h = 0; h < 6; ++h)
+        for (int64_t i = 0; i < queries; ++i) expect_empty(call, {0, h, i});
+    }
   }
 }
 
 // A row whose scores are all -infinity is empty; where some are, they weigh nothing.
 TEST_P(EmptyRowsTest, EveryScoreMinusInfinity) {
   const auto context = this->context();
-  for (const int64_t keys : {1, 8, 9, 300, 1000}) {
-    Call call({1, 1, 1, 3, keys, 2, 5});
-    for (int64_t i = 0; i < 3; ++i) call.q_at(0, 0, i, 0) = i == 1 ? 1.0f : 0.0f;  // row 1 meets the infinities
-    for (int64_t i = 0; i < 3; ++i) call.q_at(0, 0, i, 1) = 1;
-    for (int64_t j = 0; j < keys; ++j) call.k_at(0, 0, j, 1) = -kInfinity;
-    call.q_at(0, 0, 0, 1) = -1;  // +infinity: NaN
-    ASSERT_EQ(call.run(context.get()), FOVEA_OK);
-    expect_empty(call, {0, 0, 1});
-    expect_empty(call, {0, 0, 2});
-    EXPECT_TRUE(std::isnan(call.out_at(0, 0, 0, 0)));
-    EXPECT_TRUE(std::isnan(call.lse_at(0, 0, 0)));
+  for (const int64_t queries : {1, 3, 16}) {
+    for (const int64_t keys : {1, 8, 9, 300, 1000}) {
+      for (const bool first_is_empty : {false, true}) {
+        Call call({1, 1, 1, queries, keys, 2, 5});
+        const auto is_empty = [&](int64_t i) { return (i % 3 == 0) == first_is_empty; };
+        for (int64_t i = 0; i < queries; ++i) call.q_at(0, 0, i, 0) = float(i % 2);
+        for (int64_t i = 0; i < queries; ++i) call.q_at(0, 0, i, 1) = is_empty(i) ? 1 : -1;  // +infinity: NaN
+        for (int64_t j = 0; j < keys; ++j) call.k_at(0, 0, j, 1) = -kInfinity;
+        ASSERT_EQ(call.run(context.get()), FOVEA_OK);
+        for (int64_t i = 0; i < queries; ++i) {
+          if (is_empty(i)) {
+            expect_empty(call, {0, 0, i});
+          } else {
+            EXPECT_TRUE(std::isnan(call.out_at(0, 0, i, 0))) << queries << "x" << keys << " row " << i;
+            EXPECT_TRUE(std::isnan(call.lse_at(0, 0, i))) << queries << "x" << keys << " row " << i;
+          }
+        }
+      }
+    }
   }
 }
 
 TEST_P(EmptyRowsTest, KeysWithScoreMinusInfinityWeighNothing) {
   const auto context = this->context();
-  for (const int64_t keys : {2, 9, 300, 1000}) {
-    Call call({1, 1, 1, 60, keys, 1, 4});
-    for (int64_t i = 0; i < 60; ++i) call.q_at(0, 0, i, 0) = 1;
+  for (const auto &[queries, keys] :
+       {std::pair<int64_t, int64_t>(1, 2), {1, 9}, {1, 300}, {1, 1000}, {16, 300}, {60, 2}, {60, 9}, {60, 300}, {60, 1000}}) {
+    Call call({1, 1, 1, queries, keys, 1, 4});
+    for (float &q : call.q) q = 1;
     int64_t kept = 0;
     for (int64_t j = 0; j < keys; ++j) {
       const bool excluded = j < keys / 2 || j % 3 == 0;  // the first tiles hold no key at all
@@ -92,7 +103,7 @@ TEST_P(EmptyRowsTest, KeysWithScoreMinusInfinityWeighNothing) {
       for (int64_t c = 0; c < 4; ++c) call.v_at(0, 0, j, c) = 7;
     }
     ASSERT_EQ(call.run(context.get()), FOVEA_OK);
-    for (int64_t i = 0; i < 60; ++i) {
+    for (int64_t i = 0; i < queries; ++i) {
       if (kept == 0) {
         expect_empty(call, {0, 0, i});
         continue;

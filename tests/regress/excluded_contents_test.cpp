@@ -10,6 +10,7 @@
 #include "support/call.h"
 #include "support/levels.h"
 #include "support/mask.h"
+#include "support/pages.h"
 
 namespace fovea::testing {
 namespace {
@@ -105,15 +106,26 @@ constexpr Poisoning kPoisonings[] = {{"every third", [](int64_t j, int64_t) { re
                                      {"the last third", [](int64_t j, int64_t keys) { return j >= keys - keys / 3; }},
                                      {"a run", [](int64_t j, int64_t) { return j / 300 % 2 == 1; }}};
 
+// page_size 0: keys and values as they lie in the call, else in pages, without weights.
+fovea_status run(const fovea_context *context, Call &call, int32_t page_size) {
+  if (page_size == 0) return call.run(context);
+  const fovea_params dense = call.params;
+  const Pages pages(call, {dense.seqlens_kv ? dense.seqlens_kv[0] : int32_t(call.n.seq_kv)}, page_size, FOVEA_F32);
+  call.params = pages.params;
+  const fovea_status status = call.run(context);
+  call.params = dense;
+  return status;
+}
+
 class ExcludedContentsTest : public LevelTest {
  protected:
   // Rows that permit no poisoned key keep their bits; in the others a NaN shows.
   static void expect_unseen(const fovea_context *context, const Sizes &n, const Way &way, bool in_keys, bool in_values,
-                            int64_t *rows_compared) {
+                            int64_t *rows_compared, int32_t page_size = 0) {
     Call clean(n);
     clean.fill_random(61);
     way.apply(clean);
-    ASSERT_EQ(clean.run(context), FOVEA_OK) << fovea_last_error();
+    ASSERT_EQ(run(context, clean, page_size), FOVEA_OK) << fovea_last_error();
     for (const Poisoning &poisoning : kPoisonings) {
       for (const float poison : kPoisons) {
         Call call(n);
@@ -126,14 +138,14 @@ class ExcludedContentsTest : public LevelTest {
           for (int64_t c = 0; c < n.dim_k && in_keys; ++c) call.k_at(0, 0, j, c) = poison;
           for (int64_t c = 0; c < n.dim_v && in_values; ++c) call.v_at(0, 0, j, c) = poison;
         }
-        ASSERT_EQ(call.run(context), FOVEA_OK) << fovea_last_error();
+        ASSERT_EQ(run(context, call, page_size), FOVEA_OK) << fovea_last_error();
         for (int64_t h = 0; h < n.heads_q; ++h)
           for (int64_t i = 0; i < n.seq_q; ++i) {
             bool seen = false;
             for (int64_t j = 0; j < n.seq_kv && !seen; ++j) seen = poisoned[size_t(j)] && way.permitted(h, i, j);
             const std::string where = std::to_string(n.seq_q) + "x" + std::to_string(n.seq_kv) + " " + way.name + ", " +
                                       std::to_string(poison) + " in " + poisoning.name + " head " + std::to_string(h) + " row " +
-                                      std::to_string(i);
+                                      std::to_string(i) + ", pages of " + std::to_string(page_size);
             if (seen) {
               if (std::isnan(poison)) {
                 for (int64_t c = 0; c < n.dim_v; ++c) ASSERT_TRUE(std::isnan(call.out_at(0, h, i, c))) << where << ": hidden";
@@ -171,11 +183,22 @@ TEST_P(ExcludedContentsTest, OfKeysAndValuesByEveryWay) {
 TEST_P(ExcludedContentsTest, OfKeysAloneByEveryWay) {
   const auto context = this->context(2);
   std::map<std::string, int64_t> rows_compared;
-  for (const Sizes &n : {Sizes{1, 2, 1, 2, 2, 4, 4}, Sizes{1, 2, 1, 50, 601, 9, 17}}) {
+  for (const Sizes &n : {Sizes{1, 2, 1, 2, 2, 4, 4}, Sizes{1, 2, 1, 1, 700, 9, 17}, Sizes{1, 2, 1, 50, 601, 9, 17}}) {
     for (const Way &way : ways(n)) {
       expect_unseen(context.get(), n, way, true, false, &rows_compared[way.name]);
     }
   }
+  for (const auto &[way, rows] : rows_compared) EXPECT_GT(rows, 0) << way << " has shown nothing";
+}
+
+TEST_P(ExcludedContentsTest, OfKeysAndValuesInPagesByEveryWay) {
+  const auto context = this->context(2);
+  std::map<std::string, int64_t> rows_compared;
+  for (const Sizes &n :
+       {Sizes{1, 2, 1, 2, 9, 4, 4}, Sizes{1, 2, 1, 1, 700, 20, 19}, Sizes{1, 2, 1, 5, 300, 8, 9}, Sizes{1, 2, 1, 50, 601, 9, 17}})
+    for (const Way &way : ways(n))
+      for (const int32_t page_size : {7, 256})
+        expect_unseen(context.get(), n, way, true, true, &rows_compared[way.name], page_size);
   for (const auto &[way, rows] : rows_compared) EXPECT_GT(rows, 0) << way << " has shown nothing";
 }
 
@@ -257,7 +280,8 @@ TEST_P(ExcludedContentsTest, StayExcludedWhateverTheScoreFunctionWrites) {
 TEST_P(ExcludedContentsTest, TheWayDoesNotMatter) {
   for (const int32_t threads : {1, 3}) {
     const auto context = this->context(threads);
-    for (const Sizes &n : {Sizes{1, 2, 1, 2, 20, 4, 5}, Sizes{1, 2, 1, 9, 300, 8, 9}, Sizes{1, 1, 1, 60, 700, 8, 17}}) {
+    for (const Sizes &n : {Sizes{1, 2, 1, 1, 700, 8, 9}, Sizes{1, 2, 1, 2, 20, 4, 5}, Sizes{1, 2, 1, 9, 300, 8, 9},
+                           Sizes{1, 1, 1, 60, 700, 8, 17}}) {
       for (const Way &way : ways(n)) {
         if (way.name.find("score function") == 0) continue;  // its scores are rounded once more
         if (way.name == "lengths") continue;                 // the length decides how a row is summed

@@ -104,7 +104,7 @@ TEST_P(FloatEnvironmentTest, CallerOfEveryEnvironment) {
   for (const int32_t threads : {1, 3}) {
     for (const char *exec : {"omp", "pool"}) {
       const auto context = this->context(threads, exec);
-      for (const int64_t queries : {2, 70}) {
+      for (const int64_t queries : {1, 2, 70}) {
         Call plain({1, 2, 1, queries, 1300, 8, 9}), shaped({1, 2, 1, queries, 1300, 8, 9});
         fill(plain);
         fill(shaped);
@@ -224,7 +224,7 @@ TEST_P(FloatEnvironmentTest, OfTheScoreFunction) {
   const uint64_t before = control();
   for (const char *exec : {"omp", "pool"}) {
     const auto context = this->context(3, exec);
-    for (const int64_t queries : {2, 70}) {
+    for (const int64_t queries : {1, 2, 70}) {
       for (const uint64_t environment : environments()) {
         std::atomic<int> calls{0}, wrong{0};
         std::pair<std::atomic<int> *, std::atomic<int> *> counts{&calls, &wrong};

@@ -41,6 +41,38 @@ TEST_P(GuardPagesTest, EveryDimAndLength) {
   }
 }
 
+TEST_P(GuardPagesTest, QuantisedAndPagedCaches) {
+  for (const int32_t threads : {1, 3}) {
+    const auto context = this->context(threads);
+    for (const char *type : {"f32", "bf16", "i8", "q8_0", "q4_0"}) {
+      const bool in_blocks = type[0] == 'q';
+      for (const int64_t dim : {1, 7, 16, 31, 32, 33, 64, 65, 96}) {
+        if (in_blocks && dim % 32) continue;
+        for (const int64_t length : {1, 2, 7, 17, 39, 300}) {
+          for (const int64_t page_size : {0, 1, 7, 16}) {
+            ProblemLine line;
+            line.type_k = line.type_v = type;
+            line.batch = line.heads_q = 2;
+            line.heads_kv = 1 + dim % 2;
+            line.seq_q = length % 2 ? 1 : 5;
+            line.seq_kv = length;
+            line.dim_k = line.dim_v = dim;
+            line.page_size = page_size;
+            line.lens = page_size ? "ragged" : "full";
+            line.causal = length % 3 ? "none" : "br";
+            line.lse = true;
+            for (const bool front : {false, true}) {
+              const ProblemData data(line, front);
+              ASSERT_EQ(reference::run_guarded(context.get(), data.params, front), "") << reference::format(line);
+              ASSERT_TRUE(data.output_gaps_intact()) << reference::format(line);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 class AlignmentTest : public LevelTest {
  protected:
   // Moves one tensor by so many bytes; returns the status.

@@ -14,22 +14,25 @@ namespace {
 using reference::ProblemData;
 using reference::ProblemLine;
 
+constexpr int64_t kDecodeAndPrefill[] = {1, 5, 64};  // queries
+
 struct Fault {
   const char *argument;  // must occur in the text
   fovea_status status;
   std::function<void(fovea_params &)> make;
 };
 
-void expect_refused(const fovea_context *context, const std::vector<Fault> &faults) {
+void expect_refused(const fovea_context *context, const std::vector<Fault> &faults, int64_t queries = 5) {
   ProblemLine line;
-  ASSERT_EQ(reference::parse("b=2 hq=4 hkv=2 sq=5 skv=6 dk=8 dv=7 layout=padded lse=1 weights=1", &line), "");
+  ASSERT_EQ(reference::parse("b=2 hq=4 hkv=2 skv=6 dk=8 dv=7 layout=padded lse=1 weights=1", &line), "");
+  line.seq_q = queries;
   for (const Fault &fault : faults) {
     ProblemData data(line);
     fault.make(data.params);
     EXPECT_EQ(fovea_forward(context, &data.params, nullptr, 0), fault.status) << fault.argument << ": " << fovea_last_error();
     EXPECT_NE(std::string(fovea_last_error()).find(fault.argument), std::string::npos)
         << fault.argument << ": " << fovea_last_error();
-    EXPECT_TRUE(data.outputs_untouched()) << fault.argument;
+    EXPECT_TRUE(data.outputs_untouched()) << fault.argument << ", " << queries << " queries";
   }
 }
 
@@ -224,44 +227,46 @@ TEST_P(InvalidArgumentsTest, Pages) {
   };
   static const int32_t lengths[2] = {2, 5}, zeros[3] = {};
   const Numbers good = {0, 1, 2, 3, 4, 5};
-  expect_refused(
-      context().get(),
-      {{"block_table: -1 at batch entry 0, column 1 ", wrong, pages({0, -1, 2, 3, 4, 5})},
-       {"block_table: 6 at batch entry 1, column 2 ", wrong, pages({0, 1, 2, 3, 4, 6})},
-       {"block_table: 7 at batch entry 1, column 0 ", wrong,
-        pages({0, -1, -1, 7, 4, -1}, [](auto &p) { p.seqlens_kv = lengths; })},
-       {"block_table: -2 at batch entry 1, column 2 ", wrong,
-        pages({0, -1, -1, 3, 4, -2}, [](auto &p) { p.seqlens_kv = lengths; })},
-       {"block_table: 0 at batch entry 0, column 0 ", wrong, pages(good, [](auto &p) { p.num_pages = 0; })},
-       {"block_table_stride: 2 pages of 2 keys do not hold the 6 of batch entry 0", wrong,
-        pages(good, [](auto &p) { p.block_table_stride = 2; })},
-       {"block_table_stride: 2 pages of 2 keys do not hold the 5 of batch entry 1", wrong,
-        pages(good, [](auto &p) { p.block_table_stride = 2, p.seqlens_kv = lengths; })},
-       {"block_table:", FOVEA_ERR_NULL_POINTER, pages(good, [](auto &p) { p.block_table = nullptr; })},
-       {"out: overlaps block_table", FOVEA_ERR_OVERLAP,
-        pages(good, [](auto &p) { p.block_table = static_cast<int32_t *>(p.out.data), p.seqlens_kv = zeros; })},
-       {"block_table_stride: -3", FOVEA_ERR_INVALID_STRIDE, pages(good, [](auto &p) { p.block_table_stride = -3; })},
-       {"block_table_stride: ", FOVEA_ERR_INVALID_STRIDE, pages(good, [](auto &p) { p.block_table_stride = INT64_MAX / 2; })},
-       {"page_size: -2", FOVEA_ERR_INVALID_SIZE, pages(good, [](auto &p) { p.page_size = -2; })},
-       {"num_pages: -1", FOVEA_ERR_INVALID_SIZE, pages(good, [](auto &p) { p.num_pages = -1; })},
-       {"k: its number of elements", FOVEA_ERR_INVALID_SIZE, pages(good, [](auto &p) { p.num_pages = INT64_MAX; })},
-       {"k.stride", FOVEA_ERR_INVALID_STRIDE, pages(good, [](auto &p) { p.k.stride[0] = INT64_MAX / 8; })},
-       {"seqlens_kv[1]: 7", wrong,
-        pages(good,
-              [](auto &p) {
-                static const int32_t too_long[2] = {6, 7};
-                p.seqlens_kv = too_long;
-              })},
-       {"cu_seqlens_kv", wrong, pages(good, [](auto &p) { p.cu_seqlens_kv = zeros; })},
-       {"weights:", wrong,
-        pages(good,
-              [](auto &p) {
-                static float weights[2 * 4 * 5 * 6];
-                p.weights.data = weights;
-              })},
-       {"block_table:", wrong, pages(good, [](auto &p) { p.page_size = 0; })},
-       {"block_table_stride:", wrong, [](fovea_params &p) { p.block_table_stride = 3; }},
-       {"num_pages:", wrong, [](fovea_params &p) { p.num_pages = 3; }}});
+  const std::vector<Fault> faults = {
+      {"block_table: -1 at batch entry 0, column 1 ", wrong, pages({0, -1, 2, 3, 4, 5})},
+      {"block_table: 6 at batch entry 1, column 2 ", wrong, pages({0, 1, 2, 3, 4, 6})},
+      {"block_table: 7 at batch entry 1, column 0 ", wrong,
+       pages({0, -1, -1, 7, 4, -1}, [](auto &p) { p.seqlens_kv = lengths; })},
+      {"block_table: -2 at batch entry 1, column 2 ", wrong,
+       pages({0, -1, -1, 3, 4, -2}, [](auto &p) { p.seqlens_kv = lengths; })},
+      {"block_table: 0 at batch entry 0, column 0 ", wrong, pages(good, [](auto &p) { p.num_pages = 0; })},
+      {"block_table_stride: 2 pages of 2 keys do not hold the 6 of batch entry 0", wrong,
+       pages(good, [](auto &p) { p.block_table_stride = 2; })},
+      {"block_table_stride: 2 pages of 2 keys do not hold the 5 of batch entry 1", wrong,
+       pages(good, [](auto &p) { p.block_table_stride = 2, p.seqlens_kv = lengths; })},
+      {"block_table:", FOVEA_ERR_NULL_POINTER, pages(good, [](auto &p) { p.block_table = nullptr; })},
+      {"out: overlaps block_table", FOVEA_ERR_OVERLAP,
+       pages(good, [](auto &p) { p.block_table = static_cast<int32_t *>(p.out.data), p.seqlens_kv = zeros; })},
+      {"block_table_stride: -3", FOVEA_ERR_INVALID_STRIDE, pages(good, [](auto &p) { p.block_table_stride = -3; })},
+      {"block_table_stride: ", FOVEA_ERR_INVALID_STRIDE, pages(good, [](auto &p) { p.block_table_stride = INT64_MAX / 2; })},
+      {"page_size: -2", FOVEA_ERR_INVALID_SIZE, pages(good, [](auto &p) { p.page_size = -2; })},
+      {"num_pages: -1", FOVEA_ERR_INVALID_SIZE, pages(good, [](auto &p) { p.num_pages = -1; })},
+      {"k: its number of elements", FOVEA_ERR_INVALID_SIZE, pages(good, [](auto &p) { p.num_pages = INT64_MAX; })},
+      {"k.stride", FOVEA_ERR_INVALID_STRIDE, pages(good, [](auto &p) { p.k.stride[0] = INT64_MAX / 8; })},
+      {"seqlens_kv[1]: 7", wrong,
+       pages(good,
+             [](auto &p) {
+               static const int32_t too_long[2] = {6, 7};
+               p.seqlens_kv = too_long;
+             })},
+      {"cu_seqlens_kv", wrong, pages(good, [](auto &p) { p.cu_seqlens_kv = zeros; })},
+      {"k_scale: must not be NULL", FOVEA_ERR_NULL_POINTER, pages(good, [](auto &p) { p.k.dtype = FOVEA_I8; })},
+      {"v_scale: must not be NULL", FOVEA_ERR_NULL_POINTER, pages(good, [](auto &p) { p.v.dtype = FOVEA_I8; })},
+      {"weights:", wrong,
+       pages(good,
+             [](auto &p) {
+               static float weights[2 * 4 * 5 * 6];
+               p.weights.data = weights;
+             })},
+      {"block_table:", wrong, pages(good, [](auto &p) { p.page_size = 0; })},
+      {"block_table_stride:", wrong, [](fovea_params &p) { p.block_table_stride = 3; }},
+      {"num_pages:", wrong, [](fovea_params &p) { p.num_pages = 3; }}};
+  for (const int64_t queries : kDecodeAndPrefill) expect_refused(context().get(), faults, queries);
 }
 
 // Of heads of 8 and 7 dims.
@@ -281,26 +286,26 @@ TEST_P(InvalidArgumentsTest, QuantisedCaches) {
   for (const fovea_dtype dtype : {FOVEA_I8, FOVEA_Q8_0, FOVEA_Q4_0})
     expect_refused(context().get(), {{"q.dtype", FOVEA_ERR_INVALID_DTYPE, [dtype](fovea_params &p) { p.q.dtype = dtype; }},
                                      {"out.dtype", FOVEA_ERR_INVALID_DTYPE, [dtype](fovea_params &p) { p.out.dtype = dtype; }}});
-  expect_refused(
-      context().get(),
-      {{"k.dtype: its blocks of 32 elements do not divide dim_k, 8", FOVEA_ERR_INVALID_SIZE,
-        [](fovea_params &p) { p.k.dtype = FOVEA_Q8_0; }},
-       {"v.dtype: its blocks of 32 elements do not divide dim_v, 65", FOVEA_ERR_INVALID_SIZE, blocks(65, 1)},
-       {"v.stride[3]: 2 is not 1", FOVEA_ERR_INVALID_STRIDE, blocks(64, 2)},
-       {"v.stride[3]: 0 is not 1", FOVEA_ERR_INVALID_STRIDE, blocks(64, 0)},
-       {"k_scale: must not be NULL", FOVEA_ERR_NULL_POINTER, i8_keys([](auto &p) { p.k_scale.data = nullptr; })},
-       {"k_scale: must not be NULL", FOVEA_ERR_NULL_POINTER, i8_keys([](auto &p) { p.k_scale = {}; })},
-       {"v_scale: must not be NULL", FOVEA_ERR_NULL_POINTER, i8_keys([](auto &p) { p.v.dtype = FOVEA_I8; })},
-       {"k_scale: must be NULL", wrong, i8_keys([](auto &p) { p.k.dtype = FOVEA_F16; })},
-       {"v_scale: must be NULL", wrong, i8_keys([](auto &p) { p.v_scale = p.k_scale; })},
-       {"k_scale.dtype", FOVEA_ERR_INVALID_DTYPE, i8_keys([](auto &p) { p.k_scale.dtype = 0; })},
-       {"k_scale.dtype", FOVEA_ERR_INVALID_DTYPE, i8_keys([](auto &p) { p.k_scale.dtype = FOVEA_I8; })},
-       {"k_scale.dtype", FOVEA_ERR_UNSUPPORTED, i8_keys([](auto &p) { p.k_scale.dtype = FOVEA_F16; })},
-       {"k_scale.reserved", FOVEA_ERR_UNSUPPORTED, i8_keys([](auto &p) { p.k_scale.reserved = 1; })},
-       {"k_scale.stride[2]: -1", FOVEA_ERR_INVALID_STRIDE, i8_keys([](auto &p) { p.k_scale.stride[2] = -1; })},
-       {"k_scale.stride[0]", FOVEA_ERR_INVALID_STRIDE, i8_keys([](auto &p) { p.k_scale.stride[0] = INT64_MAX / 2; })},
-       {"k_scale: its address", wrong, i8_keys([](auto &p) { p.k_scale.data = static_cast<char *>(p.k_scale.data) + 2; })},
-       {"out: overlaps k_scale", FOVEA_ERR_OVERLAP, i8_keys([](auto &p) { p.k_scale.data = p.out.data; })}});
+  const std::vector<Fault> faults = {
+      {"k.dtype: its blocks of 32 elements do not divide dim_k, 8", FOVEA_ERR_INVALID_SIZE,
+       [](fovea_params &p) { p.k.dtype = FOVEA_Q8_0; }},
+      {"v.dtype: its blocks of 32 elements do not divide dim_v, 65", FOVEA_ERR_INVALID_SIZE, blocks(65, 1)},
+      {"v.stride[3]: 2 is not 1", FOVEA_ERR_INVALID_STRIDE, blocks(64, 2)},
+      {"v.stride[3]: 0 is not 1", FOVEA_ERR_INVALID_STRIDE, blocks(64, 0)},
+      {"k_scale: must not be NULL", FOVEA_ERR_NULL_POINTER, i8_keys([](auto &p) { p.k_scale.data = nullptr; })},
+      {"k_scale: must not be NULL", FOVEA_ERR_NULL_POINTER, i8_keys([](auto &p) { p.k_scale = {}; })},
+      {"v_scale: must not be NULL", FOVEA_ERR_NULL_POINTER, i8_keys([](auto &p) { p.v.dtype = FOVEA_I8; })},
+      {"k_scale: must be NULL", wrong, i8_keys([](auto &p) { p.k.dtype = FOVEA_F16; })},
+      {"v_scale: must be NULL", wrong, i8_keys([](auto &p) { p.v_scale = p.k_scale; })},
+      {"k_scale.dtype", FOVEA_ERR_INVALID_DTYPE, i8_keys([](auto &p) { p.k_scale.dtype = 0; })},
+      {"k_scale.dtype", FOVEA_ERR_INVALID_DTYPE, i8_keys([](auto &p) { p.k_scale.dtype = FOVEA_I8; })},
+      {"k_scale.dtype", FOVEA_ERR_UNSUPPORTED, i8_keys([](auto &p) { p.k_scale.dtype = FOVEA_F16; })},
+      {"k_scale.reserved", FOVEA_ERR_UNSUPPORTED, i8_keys([](auto &p) { p.k_scale.reserved = 1; })},
+      {"k_scale.stride[2]: -1", FOVEA_ERR_INVALID_STRIDE, i8_keys([](auto &p) { p.k_scale.stride[2] = -1; })},
+      {"k_scale.stride[0]", FOVEA_ERR_INVALID_STRIDE, i8_keys([](auto &p) { p.k_scale.stride[0] = INT64_MAX / 2; })},
+      {"k_scale: its address", wrong, i8_keys([](auto &p) { p.k_scale.data = static_cast<char *>(p.k_scale.data) + 2; })},
+      {"out: overlaps k_scale", FOVEA_ERR_OVERLAP, i8_keys([](auto &p) { p.k_scale.data = p.out.data; })}};
+  for (const int64_t queries : kDecodeAndPrefill) expect_refused(context().get(), faults, queries);
 }
 
 // What this version does not do yet is refused by name, not ignored.

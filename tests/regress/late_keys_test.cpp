@@ -42,23 +42,24 @@ class LateKeysTest : public LevelTest {
 FOVEA_TEST_EVERY_LEVEL(LateKeysTest);
 
 TEST_P(LateKeysTest, BandOfTenKeys) {
-  const auto band = [](int64_t i, int64_t j) { return j > i - 10 && j <= i; };
   for (const int32_t threads : kThreads) {
     const auto context = this->context(threads);
     for (const int64_t length : {600, 640}) {
-      for (const int64_t dim : {2, 4}) {
-        const std::string what = std::to_string(length) + " keys, dim " + std::to_string(dim);
+      for (const auto &[queries, dim] : {std::pair<int64_t, int64_t>(1, 4), {4, 4}, {16, 2}, {length, 2}, {length, 4}}) {
+        const std::string what = std::to_string(queries) + "x" + std::to_string(length) + ", dim " + std::to_string(dim);
+        const int64_t shift = length - queries;
+        const auto band = [shift](int64_t i, int64_t j) { return j > i + shift - 10 && j <= i + shift; };
         for (const fovea_dtype dtype : kMaskDtypes) {
-          Call call({1, 1, 1, length, length, dim, dim});
+          Call call({1, 1, 1, queries, length, dim, dim});
           Mask mask(dtype, call.n, "qk");
           mask.permit_where([&](int64_t, int64_t, int64_t i, int64_t j) { return band(i, j); });
           call.params.mask = mask.tensor();
           expect_counts(context.get(), call, band, what + ", dtype " + std::to_string(dtype));
         }
-        Call call({1, 1, 1, length, length, dim, dim});
+        Call call({1, 1, 1, queries, length, dim, dim});
         call.params.window_left = 9;
         call.params.window_right = 0;
-        call.params.align = FOVEA_ALIGN_TOP_LEFT;
+        call.params.align = FOVEA_ALIGN_BOTTOM_RIGHT;
         expect_counts(context.get(), call, band, what + ", window");
       }
     }

@@ -63,24 +63,26 @@ TEST_P(LogSumExpTest, DependsNeitherOnTheOtherOutputsNorOnTheValues) {
 // Two calls over the halves of the keys, merged by their LSE, are the call over all of them.
 TEST_P(LogSumExpTest, MergesHalvesOfTheKeys) {
   const auto context = this->context(2);
-  Call all({1, 1, 1, 7, 600, 32, 5});
-  all.fill_random(10);
-  ASSERT_EQ(all.run(context.get()), FOVEA_OK);
-  const auto half = [&](int64_t first, Call &call) {
-    call.q = all.q;
-    std::copy_n(&all.k_at(0, 0, first, 0), call.k.size(), call.k.begin());
-    std::copy_n(&all.v_at(0, 0, first, 0), call.v.size(), call.v.begin());
-    ASSERT_EQ(call.run(context.get()), FOVEA_OK);
-  };
-  Call a({1, 1, 1, 7, 250, 32, 5}), b({1, 1, 1, 7, 350, 32, 5});
-  half(0, a);
-  half(250, b);
-  for (int64_t i = 0; i < 7; ++i) {
-    const double wa = std::exp(double(a.lse[size_t(i)]) - double(all.lse[size_t(i)]));
-    const double wb = std::exp(double(b.lse[size_t(i)]) - double(all.lse[size_t(i)]));
-    EXPECT_NEAR(wa + wb, 1, 2e-6);
-    for (int64_t c = 0; c < 5; ++c)
-      EXPECT_NEAR(wa * a.out_at(0, 0, i, c) + wb * b.out_at(0, 0, i, c), all.out_at(0, 0, i, c), 2e-6);
+  for (const int64_t queries : {1, 7, 16}) {
+    Call all({1, 1, 1, queries, 600, 32, 5});
+    all.fill_random(10);
+    ASSERT_EQ(all.run(context.get()), FOVEA_OK);
+    const auto half = [&](int64_t first, Call &call) {
+      call.q = all.q;
+      std::copy_n(&all.k_at(0, 0, first, 0), call.k.size(), call.k.begin());
+      std::copy_n(&all.v_at(0, 0, first, 0), call.v.size(), call.v.begin());
+      ASSERT_EQ(call.run(context.get()), FOVEA_OK);
+    };
+    Call a({1, 1, 1, queries, 250, 32, 5}), b({1, 1, 1, queries, 350, 32, 5});
+    half(0, a);
+    half(250, b);
+    for (int64_t i = 0; i < queries; ++i) {
+      const double wa = std::exp(double(a.lse[size_t(i)]) - double(all.lse[size_t(i)]));
+      const double wb = std::exp(double(b.lse[size_t(i)]) - double(all.lse[size_t(i)]));
+      EXPECT_NEAR(wa + wb, 1, 2e-6);
+      for (int64_t c = 0; c < 5; ++c)
+        EXPECT_NEAR(wa * a.out_at(0, 0, i, c) + wb * b.out_at(0, 0, i, c), all.out_at(0, 0, i, c), 2e-6);
+    }
   }
 }
 

@@ -112,8 +112,8 @@ TEST_P(MaskedRowsTest, LastRowOfSix) {
 TEST_P(MaskedRowsTest, WindowsBesideTheKeys) {
   for (const int32_t threads : kThreads) {
     const auto context = this->context(threads);
-    for (const int64_t keys : {5, 40, 300}) {
-      Call call({1, 2, 1, keys + 50, keys, 8, 9});
+    for (const auto &[keys, more] : {std::pair<int64_t, int64_t>(1, 3), {5, 50}, {40, 50}, {300, 50}}) {
+      Call call({1, 2, 2, keys + more, keys, 8, 9});
       call.fill_random(34);
       call.params.window_left = 3;
       call.params.window_right = 2;
@@ -122,7 +122,7 @@ TEST_P(MaskedRowsTest, WindowsBesideTheKeys) {
         ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
         for (int64_t h = 0; h < 2; ++h)
           for (int64_t i = 0; i < call.n.seq_q; ++i) {
-            const int64_t position = align == FOVEA_ALIGN_BOTTOM_RIGHT ? i - 50 : i;
+            const int64_t position = align == FOVEA_ALIGN_BOTTOM_RIGHT ? i - more : i;
             if (position < -2 || position > keys + 2)
               expect_empty(call, {0, h, i});
             else
@@ -157,37 +157,43 @@ TEST_P(MaskedRowsTest, EntriesOfABatchWithoutKeys) {
 // Bottom-right of an entry with more queries than keys: the first queries stand before the first key.
 TEST_P(MaskedRowsTest, QueriesBeforeTheFirstKeyOfAShortEntry) {
   const auto context = this->context(3);
-  Call call({2, 1, 1, 70, 70, 4, 5});
-  call.causal(FOVEA_ALIGN_BOTTOM_RIGHT);
-  const int32_t lengths_q[] = {70, 60}, lengths_kv[] = {30, 70};
-  call.params.seqlens_q = lengths_q;
-  call.params.seqlens_kv = lengths_kv;
-  ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
-  for (int64_t i = 0; i < 40; ++i) expect_empty(call, {0, 0, i});
-  for (int64_t i = 40; i < 70; ++i) EXPECT_NEAR(call.lse_at(0, 0, i), std::log(double(i - 39)), 1e-6) << i;
-  for (int64_t i = 0; i < 60; ++i) EXPECT_NEAR(call.lse_at(1, 0, i), std::log(double(i + 11)), 1e-6) << i;
+  for (const int32_t queries : {4, 16, 70}) {
+    Call call({2, 1, 1, queries, 70, 4, 5});
+    call.causal(FOVEA_ALIGN_BOTTOM_RIGHT);
+    const int32_t lengths_q[] = {queries, queries - 1}, lengths_kv[] = {queries / 2, 70}, empty = queries - queries / 2;
+    call.params.seqlens_q = lengths_q;
+    call.params.seqlens_kv = lengths_kv;
+    ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
+    for (int64_t i = 0; i < empty; ++i) expect_empty(call, {0, 0, i});
+    for (int64_t i = empty; i < queries; ++i) EXPECT_NEAR(call.lse_at(0, 0, i), std::log(double(i - empty + 1)), 1e-6) << i;
+    for (int64_t i = 0; i < queries - 1; ++i)
+      EXPECT_NEAR(call.lse_at(1, 0, i), std::log(double(i + 70 - (queries - 1) + 1)), 1e-6) << i;
+  }
 }
 
 // Neither the mask nor the corner excludes everything, both together do.
 TEST_P(MaskedRowsTest, MaskAndCausalTogether) {
   const auto context = this->context(2);
-  for (const int64_t keys : {9, 300, 600}) {
+  struct Case {
+    int64_t queries, keys, first;
+  };
+  for (const auto &[queries, keys, first] : {Case{4, 300, 2}, {9, 9, 4}, {300, 300, 150}, {600, 600, 300}}) {
     for (const fovea_dtype dtype : kMaskDtypes) {
-      Call call({1, 1, 1, keys, keys, 4, 5});
+      Call call({1, 1, 1, queries, keys, 4, 5});
       call.fill_random(36);
       call.causal(FOVEA_ALIGN_TOP_LEFT);
       Mask mask(dtype, call.n, "k");
-      mask.permit_where([&](int64_t, int64_t, int64_t, int64_t j) { return j >= keys / 2; });
+      mask.permit_where([first = first](int64_t, int64_t, int64_t, int64_t j) { return j >= first; });
       call.params.mask = mask.tensor();
       ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
-      for (int64_t i = 0; i < keys; ++i) {
-        if (i < keys / 2)
+      for (int64_t i = 0; i < queries; ++i) {
+        if (i < first)
           expect_empty(call, {0, 0, i});
         else
           ASSERT_TRUE(std::isfinite(call.lse_at(0, 0, i))) << i;
       }
       // The first row with a key has that one only.
-      for (int64_t c = 0; c < 5; ++c) EXPECT_EQ(call.out_at(0, 0, keys / 2, c), call.v_at(0, 0, keys / 2, c));
+      for (int64_t c = 0; c < 5; ++c) EXPECT_EQ(call.out_at(0, 0, first, c), call.v_at(0, 0, first, c));
       expect_within_bound(call, std::to_string(keys) + " keys, dtype " + std::to_string(dtype));
     }
   }

@@ -2,19 +2,19 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sys/resource.h>
-#include <algorithm>
-#include <climits>
 
 #include <algorithm>
 #include <climits>
 #include <cmath>
 #include <functional>
+#include <numeric>
 
 #include "dispatch/dispatch.h"
 #include "reference/thread_pool.h"
 #include "support/call.h"
 #include "support/levels.h"
 #include "support/mask.h"
+#include "support/pool.h"
 
 namespace fovea::testing {
 namespace {
@@ -41,13 +41,18 @@ TEST_P(MemoryUseTest, WorkspaceIsBoundedWhateverTheLengths) {
     for (const int64_t queries : {1, 5, 300, 32768, 1 << 22}) {
       for (const int64_t keys : {1, 600, 32768, 1 << 24}) {
         for (const int64_t heads : {1, 8, 71}) {
-          fovea_params params;
-          ASSERT_EQ(fovea_params_init(&params, sizeof params, 1, heads, 1, queries, keys, 256, 256), FOVEA_OK);
-          for (const bool strided : {false, true}) {
-            if (strided) {  // worst case: nothing can be read or written where it lies
-              for (fovea_tensor *t : {&params.q, &params.k, &params.v, &params.out})
-                for (int64_t &stride : t->stride) stride *= 2;
-            }
+          fovea_params dense, strided, paged, quantised;
+          ASSERT_EQ(fovea_params_init(&dense, sizeof dense, 1, heads, 1, queries, keys, 256, 256), FOVEA_OK);
+          strided = dense;  // worst case: nothing can be read or written where it lies
+          for (fovea_tensor *t : {&strided.q, &strided.k, &strided.v, &strided.out})
+            for (int64_t &stride : t->stride) stride *= 2;
+          paged = dense;
+          paged.page_size = 16, paged.num_pages = keys / 16 + 1, paged.block_table_stride = keys / 16 + 1;
+          for (fovea_tensor *t : {&paged.k, &paged.v}) t->stride[0] = t->stride[1] = 16 * 256;
+          quantised = paged;
+          quantised.k.dtype = FOVEA_Q8_0, quantised.v.dtype = FOVEA_Q4_0;
+          for (fovea_tensor *t : {&quantised.k, &quantised.v}) t->stride[0] = t->stride[1] = 16 * 8, t->stride[2] = 8;
+          for (const fovea_params &params : {dense, strided, paged, quantised}) {
             size_t bytes = 0;
             ASSERT_EQ(fovea_workspace_size(context.get(), &params, &bytes), FOVEA_OK) << fovea_last_error();
             EXPECT_LE(bytes, kMostWorkspace * size_t(threads))
@@ -210,6 +215,29 @@ TEST_P(MemoryUseTest, SmallStacksOfCallersAndWorkers) {
           EXPECT_EQ(status, FOVEA_OK);
           for (const float out : call.out) ASSERT_EQ(out, 1.0f);
         }
+      }
+      // A cache in every type and in pages: appended to, read, and the result merged with itself.
+      constexpr int64_t kTokens = 500, kDim = 256, kPage = 48, kColumns = 11;
+      std::vector<int32_t> table(size_t{kColumns});
+      std::iota(table.begin(), table.end(), 0);
+      for (const fovea_dtype dtype : kCacheDtypes) {
+        Pool k(dtype, kColumns, 2, kPage, kDim), v(dtype, kColumns, 2, kPage, kDim);
+        Call call({1, 8, 2, 3, kTokens, kDim, kDim});
+        const fovea_tensor k_new = call.params.k, v_new = call.params.v;
+        call.params.k = k.tensor, call.params.v = v.tensor, call.params.k_scale = k.scale, call.params.v_scale = v.scale;
+        call.params.page_size = kPage, call.params.num_pages = kColumns;
+        call.params.block_table = table.data(), call.params.block_table_stride = kColumns;
+        call.params.weights.data = nullptr;
+        const fovea_params *const parts[] = {&call.params, &call.params};
+        const int32_t start = 0, count = kTokens;
+        fovea_status append = FOVEA_OK, forward = FOVEA_OK, merge = FOVEA_OK;
+        run_on_stack(stack, [&] {
+          append = fovea_kv_append(context, &call.params, &k_new, &v_new, &start, &count);
+          forward = call.run(context);
+          merge = fovea_merge(context, parts, 2, &call.params);
+        });
+        EXPECT_TRUE(append == FOVEA_OK && forward == FOVEA_OK && merge == FOVEA_OK) << append << forward << merge;
+        for (const float out : call.out) ASSERT_NEAR(out, 1, 1e-2) << "dtype " << dtype;
       }
     }
   }

@@ -15,6 +15,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 const float kNaN = std::nanf("");
 const float kPoisons[] = {kNaN, kInfinity, -kInfinity, 1e30f, 1e10f};
+constexpr int64_t kQueries[] = {1, 16, 60};
 
 class NonFiniteTest : public LevelTest {};
 FOVEA_TEST_EVERY_LEVEL(NonFiniteTest);
@@ -71,7 +72,7 @@ TEST_P(NonFiniteTest, ExcludedKeysNeverShow) {
   for (const int32_t threads : {1, 3}) {
     const auto context = this->context(threads);
     for (const Lengths n : {Lengths{2, 2}, Lengths{12, 12}, Lengths{100, 100}, Lengths{300, 600}, Lengths{5, 9}, Lengths{60, 20},
-                            Lengths{4, 1300}}) {
+                            Lengths{4, 1300}, Lengths{1, 700}, Lengths{16, 300}}) {
       for (const int32_t align : {FOVEA_ALIGN_TOP_LEFT, FOVEA_ALIGN_BOTTOM_RIGHT}) {
         for (const int64_t first : {int64_t{1}, n.keys / 2, n.keys - 3, n.keys - 1})
           for (const fovea_dtype type : kDtypes)
@@ -116,7 +117,7 @@ TEST_P(NonFiniteTest, KeysThatNobodySeesMayBeMissing) {
 TEST_P(NonFiniteTest, NaNInAQueryShowsInThatRowOnly) {
   for (const int32_t threads : {1, 3}) {
     const auto context = this->context(threads);
-    for (const Lengths n : {Lengths{100, 50}, Lengths{3, 2000}}) {
+    for (const Lengths n : {Lengths{100, 50}, Lengths{3, 2000}, Lengths{16, 300}}) {
       Call clean({1, 1, 1, n.queries, n.keys, 16, 8});
       clean.fill_random(14);
       ASSERT_EQ(clean.run(context.get()), FOVEA_OK);
@@ -139,14 +140,16 @@ TEST_P(NonFiniteTest, NaNInAQueryShowsInThatRowOnly) {
 
 TEST_P(NonFiniteTest, NaNInAKeyMakesEveryRowThatSeesItNaN) {
   const auto context = this->context();
-  for (const int64_t keys : {1, 7, 40, 300, 1000}) {
-    for (const int64_t bad : {int64_t{0}, keys / 2, keys - 1}) {
-      Call call({1, 1, 1, 60, keys, 16, 8});
-      call.fill_random(15);
-      call.k_at(0, 0, bad, 3) = kNaN;
-      ASSERT_EQ(call.run(context.get()), FOVEA_OK);
-      for (const float out : call.out) ASSERT_TRUE(std::isnan(out)) << keys << " keys, NaN in " << bad;
-      for (const float lse : call.lse) ASSERT_TRUE(std::isnan(lse)) << keys << " keys, NaN in " << bad;
+  for (const int64_t queries : kQueries) {
+    for (const int64_t keys : {1, 7, 40, 300, 1000}) {
+      for (const int64_t bad : {int64_t{0}, keys / 2, keys - 1}) {
+        Call call({1, 1, 1, queries, keys, 16, 8});
+        call.fill_random(15);
+        call.k_at(0, 0, bad, 3) = kNaN;
+        ASSERT_EQ(call.run(context.get()), FOVEA_OK);
+        for (const float out : call.out) ASSERT_TRUE(std::isnan(out)) << keys << " keys, NaN in " << bad;
+        for (const float lse : call.lse) ASSERT_TRUE(std::isnan(lse)) << keys << " keys, NaN in " << bad;
+      }
     }
   }
 }
@@ -169,18 +172,21 @@ TEST_P(NonFiniteTest, ValuesBehindScoresOfMinusInfinityOnAnyThreads) {
 
 TEST_P(NonFiniteTest, ScoreOfPlusInfinityMakesTheRowNaN) {
   const auto context = this->context();
-  for (const int64_t keys : {1, 7, 40, 300, 1000}) {
-    for (const int64_t bad : {int64_t{0}, keys / 2, keys - 1}) {
-      Call call({1, 1, 1, 60, keys, 1, 8});
-      for (int64_t i = 0; i < 60; ++i) call.q_at(0, 0, i, 0) = i % 2 ? 1.0f : -1.0f;
-      call.k_at(0, 0, bad, 0) = kInfinity;
-      ASSERT_EQ(call.run(context.get()), FOVEA_OK);
-      for (int64_t i = 0; i < 60; ++i) {
-        for (int64_t c = 0; c < 8; ++c) {
-          if (i % 2)
-            ASSERT_TRUE(std::isnan(call.out_at(0, 0, i, c))) << keys << " keys, infinity in " << bad;
-          else
-            ASSERT_EQ(call.out_at(0, 0, i, c), keys > 1 ? 1.0f : 0.0f) << keys << " keys, infinity in " << bad;  // excluded there
+  for (const int64_t queries : kQueries) {
+    for (const int64_t keys : {1, 7, 40, 300, 1000}) {
+      for (const int64_t bad : {int64_t{0}, keys / 2, keys - 1}) {
+        Call call({1, 1, 1, queries, keys, 1, 8});
+        for (int64_t i = 0; i < queries; ++i) call.q_at(0, 0, i, 0) = i % 2 ? -1.0f : 1.0f;
+        call.k_at(0, 0, bad, 0) = kInfinity;
+        ASSERT_EQ(call.run(context.get()), FOVEA_OK);
+        for (int64_t i = 0; i < queries; ++i) {
+          for (int64_t c = 0; c < 8; ++c) {
+            if (i % 2 == 0)
+              ASSERT_TRUE(std::isnan(call.out_at(0, 0, i, c))) << keys << " keys, infinity in " << bad;
+            else
+              ASSERT_EQ(call.out_at(0, 0, i, c), keys > 1 ? 1.0f : 0.0f)
+                  << keys << " keys, infinity in " << bad;  // excluded there
+          }
         }
       }
     }
@@ -189,19 +195,21 @@ TEST_P(NonFiniteTest, ScoreOfPlusInfinityMakesTheRowNaN) {
 
 TEST_P(NonFiniteTest, ValuesThatAreNotFiniteShowInTheirDim) {
   const auto context = this->context();
-  for (const int64_t keys : {1, 40, 1000}) {
-    for (const int64_t bad : {int64_t{0}, keys / 2, keys - 1}) {
-      Call call({1, 1, 1, 60, keys, 4, 5});
-      call.v_at(0, 0, bad, 1) = kNaN;
-      call.v_at(0, 0, bad, 2) = kInfinity;
-      call.v_at(0, 0, bad, 3) = -kInfinity;
-      ASSERT_EQ(call.run(context.get()), FOVEA_OK);
-      for (int64_t i = 0; i < 60; ++i) {
-        EXPECT_EQ(call.out_at(0, 0, i, 0), 1.0f);
-        EXPECT_TRUE(std::isnan(call.out_at(0, 0, i, 1)));
-        EXPECT_EQ(call.out_at(0, 0, i, 2), kInfinity);
-        EXPECT_EQ(call.out_at(0, 0, i, 3), -kInfinity);
-        EXPECT_EQ(call.out_at(0, 0, i, 4), 1.0f);
+  for (const int64_t queries : kQueries) {
+    for (const int64_t keys : {1, 40, 1000}) {
+      for (const int64_t bad : {int64_t{0}, keys / 2, keys - 1}) {
+        Call call({1, 1, 1, queries, keys, 4, 5});
+        call.v_at(0, 0, bad, 1) = kNaN;
+        call.v_at(0, 0, bad, 2) = kInfinity;
+        call.v_at(0, 0, bad, 3) = -kInfinity;
+        ASSERT_EQ(call.run(context.get()), FOVEA_OK);
+        for (int64_t i = 0; i < queries; ++i) {
+          EXPECT_EQ(call.out_at(0, 0, i, 0), 1.0f);
+          EXPECT_TRUE(std::isnan(call.out_at(0, 0, i, 1)));
+          EXPECT_EQ(call.out_at(0, 0, i, 2), kInfinity);
+          EXPECT_EQ(call.out_at(0, 0, i, 3), -kInfinity);
+          EXPECT_EQ(call.out_at(0, 0, i, 4), 1.0f);
+        }
       }
     }
   }

@@ -5,13 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
-#include <random>
 
 #include "reference/guarded_buffer.h"
 #include "support/call.h"
-#include "support/elements.h"
 #include "support/levels.h"
+#include "support/pages.h"
 
 namespace fovea::testing {
 namespace {
@@ -21,50 +19,6 @@ using reference::ProblemLine;
 
 constexpr int32_t kPageSizes[] = {1, 7, 16, 256, 300};
 const float kNaN = std::nanf(""), kInfinity = std::numeric_limits<float>::infinity();
-
-// The cache of a dense call once more, in pages: shuffled, with a page of no entry among them. Slots of no key hold `filler`.
-struct Pages {
-  Pages(const Call &dense, const std::vector<int32_t> &lengths, int32_t page_size, fovea_dtype dtype, float filler = kNaN)
-      : lengths(lengths),
-        columns((dense.n.seq_kv + page_size - 1) / page_size),
-        count(dense.n.batch * columns + 1),
-        k(dtype, std::vector<float>(size_t(count * page_size * dense.n.heads_kv * dense.n.dim_k), filler)),
-        v(dtype, std::vector<float>(size_t(count * page_size * dense.n.heads_kv * dense.n.dim_v), filler)),
-        table(size_t(count)) {
-    std::iota(table.begin(), table.end(), 0);
-    std::shuffle(table.begin(), table.end(), std::mt19937(19));
-    const Sizes &n = dense.n;
-    for (int64_t b = 0; b < n.batch; ++b)
-      for (int64_t h = 0; h < n.heads_kv; ++h)
-        for (int64_t j = 0; j < lengths[size_t(b)]; ++j) {
-          const int64_t page = table[size_t(b * columns + j / page_size)];
-          const int64_t to = (page * n.heads_kv + h) * page_size + j % page_size, from = (b * n.heads_kv + h) * n.seq_kv + j;
-          for (int64_t d = 0; d < n.dim_k; ++d) k.set(size_t(to * n.dim_k + d), double{dense.k[size_t(from * n.dim_k + d)]});
-          for (int64_t d = 0; d < n.dim_v; ++d) v.set(size_t(to * n.dim_v + d), double{dense.v[size_t(from * n.dim_v + d)]});
-        }
-    params = dense.params;
-    set_dense(&params.k, n.heads_kv, page_size, n.dim_k);
-    set_dense(&params.v, n.heads_kv, page_size, n.dim_v);
-    k.become(&params.k);
-    v.become(&params.v);
-    params.weights.data = nullptr;
-    params.seqlens_kv = this->lengths.data();
-    params.page_size = page_size;
-    params.num_pages = count;
-    params.block_table = table.data();
-    params.block_table_stride = columns;
-  }
-
-  static void set_dense(fovea_tensor *t, int64_t heads, int64_t slots, int64_t dim) {
-    t->stride[0] = heads * slots * dim, t->stride[1] = slots * dim, t->stride[2] = dim, t->stride[3] = 1;
-  }
-
-  std::vector<int32_t> lengths;
-  int64_t columns, count;
-  Elements k, v;
-  std::vector<int32_t> table;
-  fovea_params params;
-};
 
 // What a call with these params writes into the outputs of `call`.
 struct Bits {
@@ -284,18 +238,18 @@ TEST_P(PagedCachesTest, WindowsAreExactInAnyPage) {
 
 // Pages that fell out of every window are gone from the table; the first that is still needed must be there.
 TEST_P(PagedCachesTest, EvictedPagesAreNotFollowed) {
-  constexpr int64_t kWindow = 100, kLength = 1000, kQueries = 3;
+  constexpr int64_t kWindow = 100, kLength = 1000;
   for (const int32_t page_size : kPageSizes)
-    for (const int32_t threads : {1, 3}) {
+    for (const auto &[threads, queries] : {std::pair<int32_t, int64_t>(1, 1), {3, 1}, {1, 3}, {3, 3}, {1, 64}, {3, 64}}) {
       const auto context = this->context(threads);
-      Call call({2, 8, 2, kQueries, 1100, 64, 32});
+      Call call({2, 8, 2, queries, 1100, 64, 32});
       call.fill_random(40);
       Pages pages(call, {int32_t(kLength), 333}, page_size, FOVEA_F32);
       pages.params.causal = 1;
       pages.params.align = FOVEA_ALIGN_BOTTOM_RIGHT;
       pages.params.window_left = kWindow;
       const Bits whole = run(context.get(), call, pages.params);
-      const int64_t first_seen = kLength - kQueries - kWindow, needed = first_seen / page_size;
+      const int64_t first_seen = kLength - queries - kWindow, needed = first_seen / page_size;
       const int64_t last_needed = (kLength - 1) / page_size;
       for (int64_t c = 0; c < pages.columns; ++c)
         if (c < needed || c > last_needed) pages.table[size_t(c)] = c % 2 ? -1 : std::numeric_limits<int32_t>::max();
@@ -309,7 +263,7 @@ TEST_P(PagedCachesTest, EvictedPagesAreNotFollowed) {
           EXPECT_EQ(std::string(fovea_last_error()), "block_table: " + std::to_string(wrong) + " at batch entry 0, column " +
                                                          std::to_string(column) + " is not one of " +
                                                          std::to_string(pages.count) + " pages");
-          EXPECT_TRUE(std::all_of(call.out.begin(), call.out.end(), [](float x) { return x == Call::canary; }));
+          EXPECT_EQ(call.out, std::vector<float>(call.out.size(), Call::canary));
         }
         pages.table[size_t(column)] = page;
       }

@@ -1,13 +1,16 @@
 // Quantised keys and values: their bytes are the numbers that they stand for, in every layout and with every feature.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 
 #include "reference/element.h"
 #include "reference/guarded_buffer.h"
 #include "support/call.h"
 #include "support/levels.h"
+#include "support/mask.h"
 
 namespace fovea::testing {
 namespace {
@@ -16,7 +19,8 @@ using reference::ProblemData;
 using reference::ProblemLine;
 
 constexpr float kInfinity = HUGE_VALF;
-constexpr uint16_t kHalf = 0x3800, kTwo = 0x4000, kLeastHalf = 0x0001, kHalfNaN = 0x7E00;  // binary16: 0.5, 2, 2^-24, NaN
+constexpr uint16_t kHalf = 0x3800, kTwo = 0x4000, kLeastHalf = 0x0001, kHalfNaN = 0x7E00,
+                   kHalfInfinity = 0x7C00;  // binary16: 0.5, 2, 2^-24
 
 using Bytes = std::vector<uint8_t>;
 
@@ -206,6 +210,63 @@ TEST_P(QuantisedCachesTest, ScalesThatAreNotFinite) {
               << "blocks " << in_blocks << ", keys " << of_keys << ", row " << i;
         }
     }
+}
+
+// What an excluded key's scale is does not matter, whichever way the key is excluded.
+TEST_P(QuantisedCachesTest, ScalesOfExcludedKeysNeverShow) {
+  constexpr int64_t kKeys = 300, kDim = 32;
+  static constexpr int32_t kBad = kKeys - 1;
+  const auto context = this->context(2);
+  for (const int64_t queries : {1, 4, 16, 60}) {
+    Mask mask(FOVEA_BOOL, {1, 2, 1, queries, kKeys, kDim, kDim}, "k");
+    mask.permit_where([](int64_t, int64_t, int64_t, int64_t j) { return j != kBad; });
+    const std::function<void(fovea_params &)> ways[] = {
+        [&](fovea_params &p) { p.mask = mask.tensor(); }, [](fovea_params &p) { p.seqlens_kv = &kBad; },
+        [](fovea_params &p) { p.window_right = 20, p.align = FOVEA_ALIGN_TOP_LEFT; },
+        [](fovea_params &p) {
+          p.score = [](void *, const fovea_score_tile *t) {
+            for (int64_t r = 0; r < t->rows; ++r)
+              for (int64_t c = 0; c < t->cols; ++c)
+                if (t->col0 + c == kBad) t->score[r * t->row_stride + c * t->col_stride] = -kInfinity;
+          };
+          p.score_mode = FOVEA_SCORE_MODIFY;
+        }};
+    for (size_t way = 0; way < std::size(ways); ++way)
+      for (const fovea_dtype dtype : {FOVEA_I8, FOVEA_Q8_0, FOVEA_Q4_0})
+        for (const bool of_keys : {false, true}) {
+          const auto bits_with = [&](float i8_scale, uint16_t half_scale) {
+            Call call({1, 2, 1, queries, kKeys, kDim, kDim});
+            call.fill_random(4);
+            ways[way](call.params);
+            Bytes bytes;
+            for (int64_t j = 0; j < kKeys; ++j) {
+              const Bytes numbers(size_t(dtype == FOVEA_Q4_0 ? kDim / 2 : kDim), uint8_t(j));
+              if (dtype == FOVEA_I8)
+                bytes.insert(bytes.end(), numbers.begin(), numbers.end());
+              else
+                add_block(&bytes, j == kBad ? half_scale : kHalf, numbers);
+            }
+            std::vector<float> scales(size_t(kKeys), 0.01f);
+            scales[kBad] = i8_scale;
+            fovea_tensor *t = of_keys ? &call.params.k : &call.params.v;
+            become(t, dtype, bytes);
+            if (dtype == FOVEA_I8)
+              (of_keys ? call.params.k_scale : call.params.v_scale) = {scales.data(), {kKeys, kKeys, 1, 1}, FOVEA_F32, 0};
+            else
+              t->stride[2] = 1, t->stride[1] = t->stride[0] = kKeys;
+            EXPECT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
+            std::vector<float> all = call.out;
+            all.insert(all.end(), call.lse.begin(), call.lse.end());
+            return all;
+          };
+          const std::vector<float> clean = bits_with(0.01f, kHalf);
+          EXPECT_TRUE(std::all_of(clean.begin(), clean.end(), [](float x) { return std::isfinite(x); }));
+          EXPECT_TRUE(same_bits(bits_with(std::nanf(""), kHalfNaN), clean))
+              << queries << " queries, way " << way << ", dtype " << dtype << ", keys " << of_keys;
+          EXPECT_TRUE(same_bits(bits_with(kInfinity, kHalfInfinity), clean))
+              << queries << " queries, way " << way << ", dtype " << dtype << ", keys " << of_keys;
+        }
+  }
 }
 
 // A scale of FOVEA_I8 may be shared by tokens, heads or all.

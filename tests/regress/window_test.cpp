@@ -83,8 +83,8 @@ class WindowTest : public LevelTest {
 FOVEA_TEST_EVERY_LEVEL(WindowTest);
 
 TEST_P(WindowTest, SetProbe) {
-  std::vector<Lengths> lengths = {{1, 1},   {2, 5},   {5, 2},    {1, 7},    {7, 1},   {5, 6},
-                                  {1, 300}, {3, 600}, {70, 300}, {129, 64}, {300, 70}};
+  std::vector<Lengths> lengths = {{1, 1},   {2, 5},    {5, 2},    {1, 7},    {7, 1},    {5, 6},   {1, 300},
+                                  {3, 600}, {70, 300}, {129, 64}, {300, 70}, {4, 1300}, {16, 300}};
   const std::vector<Lengths> edges = tile_edges();
   lengths.insert(lengths.end(), edges.begin(), edges.end());
   for (const int32_t threads : {1, 3}) {
@@ -166,7 +166,7 @@ TEST_P(WindowTest, CountProbe) {
 
 TEST_P(WindowTest, OfTheDiagonalIsTheValue) {
   const auto context = this->context(2);
-  for (const Lengths n : {Lengths{1, 1}, Lengths{9, 9}, Lengths{60, 300}, Lengths{700, 700}}) {
+  for (const Lengths n : {Lengths{1, 1}, Lengths{1, 300}, Lengths{4, 300}, Lengths{9, 9}, Lengths{60, 300}, Lengths{700, 700}}) {
     Call call({1, 2, 1, n.queries, n.keys, 8, 9});
     call.fill_random(71);
     set_window(call, {0, 0}, FOVEA_ALIGN_BOTTOM_RIGHT);

@@ -160,6 +160,28 @@ TEST_F(ArrayFiles, MasksOfEveryTypeAreRead) {
   EXPECT_EQ(truths.bytes, (std::vector<unsigned char>{1, 0}));
 }
 
+TEST_F(ArrayFiles, CachesAreOfBytesToo) {
+  const std::string minus_one_to_two = bytes_of<int8_t>({-1, 0, 1, 2});
+  const std::string npy_i8 = put("a.npy", npy("{'descr': '|i1', 'fortran_order': False, 'shape': (2, 2)}", minus_one_to_two));
+  const std::string tensor = R"({"t": {"dtype": "I8", "shape": [2, 2], "data_offsets": [0, 4]}})";
+  const std::string safetensors_i8 = put("a.safetensors", safetensors(tensor, minus_one_to_two));
+  for (const std::string &file : {npy_i8, safetensors_i8}) {
+    const Array array = read_cache(ArrayPath(file), "t");
+    EXPECT_EQ(array.dtype, FOVEA_I8);
+    EXPECT_EQ(array.shape, std::vector<int64_t>({2, 2}));
+    EXPECT_EQ(array.bytes, std::vector<unsigned char>({255, 0, 1, 2}));
+    EXPECT_THROW(read_array(ArrayPath(file), "t"), FileError);
+    EXPECT_THROW(read_blocks(ArrayPath(file), "t", FOVEA_Q4_0, 2, 32), FileError);
+  }
+  const std::string blocks = put("b.npy", npy("{'descr': '|u1', 'fortran_order': False, 'shape': (3, 4)}", "abcdefghijkl"));
+  const Array array = read_blocks(ArrayPath(blocks), "t", FOVEA_Q4_0, 2, 32);
+  EXPECT_EQ(array.dtype, FOVEA_Q4_0);
+  EXPECT_EQ(array.shape, std::vector<int64_t>({3, 64}));
+  EXPECT_EQ(std::string(array.bytes.begin(), array.bytes.end()), "abcdefghijkl");
+  EXPECT_THROW(read_blocks(ArrayPath(blocks), "t", FOVEA_Q4_0, 3, 32), FileError);
+  EXPECT_THROW(read_cache(ArrayPath(blocks), "t"), FileError);
+}
+
 TEST_F(ArrayFiles, NumbersOf16BitsKeepTheirBits) {
   const std::vector<unsigned char> bytes = {0x00, 0x3c, 0x01, 0xfc};
   const auto round_trip = [&](const std::string &file, fovea_dtype dtype) {

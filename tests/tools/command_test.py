@@ -274,6 +274,57 @@ class Run(CommandTest):
             rows = slice(*queries[segment : segment + 2])
             self.assert_close(out[0, :, rows], attention(q[:, rows], k[segment], v[segment])[0])
 
+    def quantised(self, array, dtype):
+        """What a cache of this type holds for the rows of an array: bytes, scales of rows, and the numbers that they stand for."""
+        if dtype == "i8":
+            scale = (np.abs(array).max(axis=-1) / 127).astype(np.float32)
+            whole = np.rint(array / scale[..., None]).astype(np.int8)
+            return whole, scale, whole * scale[..., None]
+        low, high = (-127, 127) if dtype == "q8_0" else (-8, 7)
+        parts = array.reshape(*array.shape[:-1], -1, 32)
+        scale = (np.abs(parts).max(axis=-1, keepdims=True) / high).astype(np.float16)
+        whole = np.clip(np.rint(parts / scale), low, high).astype(np.int8)
+        numbers = whole if dtype == "q8_0" else (whole[..., :16] + 8) | ((whole[..., 16:] + 8) << 4)
+        blocks = np.concatenate([scale.view(np.uint8), numbers.view(np.uint8)], axis=-1)
+        return blocks.reshape(*array.shape[:-1], -1), None, (whole * scale.astype(np.float32)).reshape(array.shape)
+
+    def test_quantised_keys_and_values_are_the_numbers_that_they_stand_for(self):
+        q, k, v = self.normal(2, 6, 5, 64), self.normal(2, 2, 21, 64), self.normal(2, 2, 21, 96)
+        for type_k, type_v in (("i8", "i8"), ("q8_0", "q4_0"), ("q4_0", "i8"), ("q8_0", "q8_0")):
+            (k_bytes, k_scale, k_numbers), (v_bytes, v_scale, v_numbers) = self.quantised(k, type_k), self.quantised(v, type_v)
+            self.save(q=q, k=k_bytes, v=v_bytes)
+            options = []
+            for name, dtype, scale in (("k", type_k, k_scale), ("v", type_v, v_scale)):
+                if scale is None:
+                    options.append(f"--{name}-blocks={dtype}")
+                else:
+                    self.save(**{f"{name}_scale": scale if name == "k" else scale[..., None]})
+                    options.append(f"--{name}-scale={name}_scale.npy")
+            self.run_files("--lse", "lse.npy", "--causal=bottom-right", *options)
+            out, _, lse = attention(q, k_numbers, v_numbers, causal="bottom-right")
+            self.assert_close(np.load(self.folder / "out.npy"), out)
+            self.assert_close(np.load(self.folder / "lse.npy"), lse)
+
+    def test_pages_hold_the_keys_that_the_block_table_names(self):
+        q, k, v = self.normal(2, 6, 3, 32), self.normal(9, 2, 4, 32), self.normal(9, 2, 4, 5)  # pages of 4
+        table, keys = np.int64([[7, 2, 5, -1], [0, 8, 1, 3]]), np.int32([10, 13])
+        save_file({"k": k, "v": v, "block_table": table}, self.folder / "cache.safetensors")
+        self.save(q=q, keys=keys)
+        for packed in (False, True):
+            if packed:
+                self.save(q=q.transpose(1, 0, 2, 3).reshape(1, 6, 6, 32), queries=np.int32([0, 3, 6]))
+            report = self.json("run", "--q=q.npy", "--k=cache.safetensors", "--v=cache.safetensors", "--out=out.npy",
+                               "--block-table=cache.safetensors", "--seqlens-kv=keys.npy", "--causal=bottom-right",
+                               *(["--cu-seqlens-q=queries.npy"] if packed else []))
+            self.assertEqual(report["block_table"], "cache.safetensors")
+            out = np.load(self.folder / "out.npy")
+            if packed:
+                out = out.reshape(6, 2, 3, 5).transpose(1, 0, 2, 3)
+            for entry in range(2):
+                rows = [x[table[entry, : -(-keys[entry] // 4)]].transpose(1, 0, 2, 3).reshape(2, -1, x.shape[-1])[:, : keys[entry]]
+                        for x in (k, v)]
+                self.assert_close(out[entry], attention(q[entry], *rows, causal="bottom-right")[0])
+
     def test_the_report_names_the_features(self):
         q = self.normal(4, 8)
         self.save(q=q, k=q, v=q, mask=np.full((4, 4), True))
@@ -320,7 +371,8 @@ class Run(CommandTest):
                   long=self.normal(5, 8), heads3=self.normal(3, 4, 8), heads2=self.normal(2, 4, 8), batch=self.normal(2, 1, 4, 8),
                   four=self.normal(1, 1, 4, 8))
         self.save(two=np.int32([1, 2]), one=np.int32([4]), minus=np.int32([-1]), wide=np.int64([2**40]), falling=np.int32([3, 1]),
-                  beyond=np.int32([0, 5]), mask=np.full((3, 4), True), slopes=np.float32([np.nan]))
+                  beyond=np.int32([0, 5]), mask=np.full((3, 4), True), slopes=np.float32([np.nan]),
+                  tables=np.int32([[0], [9]]), bytes=np.zeros((4, 8), np.uint8), int8=np.zeros((4, 8), np.int8))
         save_file({"a": good["q"], "b": good["k"]}, self.folder / "two.safetensors")
         before = {path.name: path.read_bytes() for path in self.folder.iterdir()}
 
@@ -376,6 +428,17 @@ class Run(CommandTest):
         refused("--q", "batch is 2", "--cu-seqlens-q", q="batch.npy", k="four.npy", v="four.npy", weights="", **{"cu-seqlens-q": "two.npy"})
         refused("--cu-seqlens-kv", "batch", "--cu-seqlens-q", weights="", **{"cu-seqlens-q": "two.npy", "cu-seqlens-kv": "one.npy"})
         refused("--cu-seqlens-q", "[4, 8]", weights="", **{"cu-seqlens-q": "integers.npy"})
+        refused("--block-table", "[1]", weights="", **{"block-table": "one.npy"})
+        refused("--block-table", "batch is 2", "--q", q="four.npy", k="batch.npy", v="batch.npy", weights="", **{"block-table": "tables.npy"})
+        refused("--block-table: 9 at batch entry 1, column 0", q="batch.npy", k="batch.npy", v="batch.npy", weights="", **{"block-table": "tables.npy"})
+        refused("--block-table", "--weights", q="batch.npy", k="batch.npy", v="batch.npy", **{"block-table": "tables.npy"})
+        refused("--block-table", "--cu-seqlens-kv", weights="", **{"block-table": "tables.npy", "cu-seqlens-kv": "two.npy"})
+        refused("--k", "|u1", "only int8", k="bytes.npy")
+        refused("--k", "blocks of 34 bytes", k="bytes.npy", **{"k-blocks": "q8_0"})
+        refused("--k", "<f4", "only uint8", **{"k-blocks": "q8_0"})
+        refused("--k-scale: must not be NULL", k="int8.npy")
+        refused("--k-scale", "[4]", "[4]", k="int8.npy", **{"k-scale": "k.npy"})
+        refused("--v-scale: must be NULL", **{"v-scale": "line.npy"})
         refused("--scale: nan", scale="nan")
         refused("--scale: inf", scale="inf")
         refused("nonsense", isa="nonsense")

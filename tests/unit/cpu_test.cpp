@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -11,6 +12,7 @@ namespace fovea {
 namespace {
 
 struct FakeX86 {
+  std::string vendor = "GenuineIntel";
   CpuidLeaf leaf1 = {}, leaf7 = {}, leaf7_1 = {};
   uint64_t xcr0 = 0;
   bool xcr0_was_read = false;
@@ -20,6 +22,7 @@ struct FakeX86 {
     source.user = this;
     source.cpuid = [](void *user, uint32_t leaf, uint32_t subleaf) {
       const FakeX86 &fake = *static_cast<FakeX86 *>(user);
+      if (leaf == 0) return fake.leaf0();
       if (leaf == 1) return fake.leaf1;
       if (leaf == 7) return subleaf == 0 ? fake.leaf7 : fake.leaf7_1;
       return CpuidLeaf{};
@@ -29,6 +32,15 @@ struct FakeX86 {
       return static_cast<FakeX86 *>(user)->xcr0;
     };
     return detect_features(source);
+  }
+
+ private:
+  CpuidLeaf leaf0() const {
+    CpuidLeaf leaf = {};
+    std::memcpy(&leaf.ebx, vendor.data(), 4);
+    std::memcpy(&leaf.edx, vendor.data() + 4, 4);
+    std::memcpy(&leaf.ecx, vendor.data() + 8, 4);
+    return leaf;
   }
 };
 
@@ -72,6 +84,18 @@ TEST(CpuFeatures, SapphireRapidsHasAll) {
   EXPECT_TRUE(f.avx512f && f.avx512bw && f.avx512dq && f.avx512vl && f.avx512cd && f.avx512vnni && f.avx512bf16 && f.avx512fp16);
   EXPECT_TRUE(f.amx_tile && f.amx_bf16 && f.amx_int8);
   EXPECT_FALSE(f.avx_disabled || f.avx512_disabled || f.amx_disabled);
+}
+
+TEST(CpuFeatures, OnlyAmdMultipliesPairsOfBf16AsOftenAsFloats) {
+  FakeX86 fake = sapphire_rapids();
+  EXPECT_FALSE(fake.detect().fast_bf16_dot);
+  fake.vendor = "AuthenticAMD";
+  EXPECT_TRUE(fake.detect().fast_bf16_dot);
+  fake.leaf7_1.eax = 0;
+  EXPECT_FALSE(fake.detect().fast_bf16_dot);
+  fake = haswell();
+  fake.vendor = "AuthenticAMD";
+  EXPECT_FALSE(fake.detect().fast_bf16_dot);
 }
 
 TEST(CpuFeatures, OldCpuHasNone) {

@@ -20,8 +20,12 @@ std::vector<int32_t> known(const CpuFeatures &features = cpu_features()) {
 
 TEST(Levels, KnownOnesStartWithScalarAndRiseInQuality) {
 #if defined(__x86_64__)
-  EXPECT_EQ(known(),
-            (std::vector<int32_t>{FOVEA_ISA_SCALAR, FOVEA_ISA_AVX2, FOVEA_ISA_AVX512, FOVEA_ISA_AVX512_FP16, FOVEA_ISA_AMX}));
+  CpuFeatures f = {};
+  EXPECT_EQ(known(f), (std::vector<int32_t>{FOVEA_ISA_SCALAR, FOVEA_ISA_AVX2, FOVEA_ISA_AVX512_BF16, FOVEA_ISA_AVX512,
+                                            FOVEA_ISA_AVX512_FP16, FOVEA_ISA_AMX}));
+  f.fast_bf16_dot = true;
+  EXPECT_EQ(known(f), (std::vector<int32_t>{FOVEA_ISA_SCALAR, FOVEA_ISA_AVX2, FOVEA_ISA_AVX512, FOVEA_ISA_AVX512_BF16,
+                                            FOVEA_ISA_AVX512_FP16, FOVEA_ISA_AMX}));
 #elif defined(__aarch64__)
   CpuFeatures f = {};
   for (const int32_t bits : {0, 128, 256, 2048}) {
@@ -38,8 +42,8 @@ TEST(Levels, KnownOnesStartWithScalarAndRiseInQuality) {
 
 TEST(Levels, NamesAreDistinctAndReadBack) {
   std::set<std::string> names;
-  for (int32_t level : {FOVEA_ISA_AUTO, FOVEA_ISA_SCALAR, FOVEA_ISA_AVX2, FOVEA_ISA_AVX512, FOVEA_ISA_AVX512_FP16, FOVEA_ISA_AMX,
-                        FOVEA_ISA_NEON, FOVEA_ISA_NEON_BF16, FOVEA_ISA_SVE}) {
+  for (int32_t level : {FOVEA_ISA_AUTO, FOVEA_ISA_SCALAR, FOVEA_ISA_AVX2, FOVEA_ISA_AVX512, FOVEA_ISA_AVX512_BF16,
+                        FOVEA_ISA_AVX512_FP16, FOVEA_ISA_AMX, FOVEA_ISA_NEON, FOVEA_ISA_NEON_BF16, FOVEA_ISA_SVE}) {
     EXPECT_TRUE(names.insert(level_name(level)).second) << level;
     EXPECT_EQ(level_from_name(level_name(level)), level);
   }
@@ -48,7 +52,7 @@ TEST(Levels, NamesAreDistinctAndReadBack) {
 }
 
 TEST(Levels, OtherNumbersAndNamesAreNone) {
-  for (int32_t level : {-1, 2, 12, 99}) {
+  for (int32_t level : {-1, 2, 15, 99}) {
     EXPECT_STREQ(level_name(level), "unknown");
     EXPECT_FALSE(level_compiled(level));
     EXPECT_STRNE(level_refusal(level, CpuFeatures{}), "");
@@ -66,6 +70,7 @@ CpuFeatures all_x86() {
   CpuFeatures f = {};
   f.avx2 = f.fma = f.f16c = true;
   f.avx512f = f.avx512bw = f.avx512dq = f.avx512vl = f.avx512cd = f.avx512vnni = f.avx512bf16 = f.avx512fp16 = true;
+  f.fast_bf16_dot = true;
   f.amx_tile = f.amx_bf16 = f.amx_int8 = true;
   return f;
 }
@@ -84,6 +89,7 @@ TEST(Levels, RefusalNamesTheMissingFeature) {
       {&CpuFeatures::avx512dq, "this CPU has no AVX-512DQ", FOVEA_ISA_AVX512, FOVEA_ISA_AVX2},
       {&CpuFeatures::avx512vl, "this CPU has no AVX-512VL", FOVEA_ISA_AVX512, FOVEA_ISA_AVX2},
       {&CpuFeatures::avx512cd, "this CPU has no AVX-512CD", FOVEA_ISA_AVX512, FOVEA_ISA_AVX2},
+      {&CpuFeatures::avx512bf16, "this CPU has no AVX512-BF16", FOVEA_ISA_AVX512_BF16, FOVEA_ISA_AVX512},
   };
   for (const auto &c : cases) {
     CpuFeatures f = all_x86();
@@ -92,6 +98,14 @@ TEST(Levels, RefusalNamesTheMissingFeature) {
     EXPECT_STREQ(level_refusal(c.best, f), "") << c.refusal;
     EXPECT_EQ(best_level(f), c.best) << c.refusal;
   }
+}
+
+TEST(Levels, Avx512Bf16IsChosenWhereItsInstructionIsFast) {
+  CpuFeatures f = all_x86();
+  EXPECT_EQ(best_level(f), FOVEA_ISA_AVX512_BF16);
+  f.fast_bf16_dot = false;
+  EXPECT_EQ(best_level(f), FOVEA_ISA_AVX512);
+  EXPECT_STREQ(level_refusal(FOVEA_ISA_AVX512_BF16, f), "");
 }
 
 TEST(Levels, Avx512NeedsTheFeaturesOfAvx2) {
@@ -143,6 +157,18 @@ TEST(Levels, SveIsChosenWhereItsVectorsAreLongerThanThoseOfNeon) {
       EXPECT_STRNE(level_refusal(FOVEA_ISA_NEON_BF16, f), "") << bits;
       EXPECT_EQ(best_level(f), bits > 128 ? FOVEA_ISA_SVE : FOVEA_ISA_NEON) << bits;
     }
+  }
+}
+
+TEST(Levels, NeonBf16IsChosenWhereVectorsAreNoLonger) {
+  if (!level_compiled(FOVEA_ISA_NEON_BF16)) GTEST_SKIP() << "no BF16 in this build";
+  for (const int32_t bits : {0, 128, 256}) {
+    CpuFeatures f = with_sve(bits);
+    f.sve = bits > 0;
+    EXPECT_STREQ(level_refusal(FOVEA_ISA_NEON_BF16, f), "this CPU has no BF16");
+    f.bf16 = true;
+    EXPECT_STREQ(level_refusal(FOVEA_ISA_NEON_BF16, f), "");
+    EXPECT_EQ(best_level(f), bits > 128 ? FOVEA_ISA_SVE : FOVEA_ISA_NEON_BF16) << bits;
   }
 }
 
@@ -212,8 +238,38 @@ TEST(Registry, EveryKernelIsWhatItsLineSays) {
   }
 }
 
+// Levels whose own kernels are for bfloat16, and what they leave the rest to.
+constexpr struct {
+  int32_t level, base;
+} kBf16Levels[] = {{FOVEA_ISA_AVX512_BF16, FOVEA_ISA_AVX512}, {FOVEA_ISA_NEON_BF16, FOVEA_ISA_NEON}};
+
+TEST(Registry, Bf16IsMultipliedAsSuchWhereQueriesAndKeysBothAreBf16) {
+  const auto name = [](int32_t level, const Problem &problem) { return std::string(select_kernel(level, {}, problem)->name); };
+  for (const auto &of : kBf16Levels) {
+    if (!level_compiled(of.level)) continue;
+    const std::string floats = level_name(of.base) + std::string("/prefill/f32"),
+                      pairs = level_name(of.level) + std::string("/prefill/bf16");
+    Problem p = {};
+    for (const int32_t q : {FOVEA_F32, FOVEA_F16, FOVEA_BF16}) {
+      for (const int32_t k : {FOVEA_F32, FOVEA_F16, FOVEA_BF16, FOVEA_I8, FOVEA_Q8_0, FOVEA_Q4_0}) {
+        p.q.dtype = q;
+        p.k.dtype = k;
+        for (const int32_t v : {FOVEA_F32, FOVEA_BF16}) {
+          p.v.dtype = p.out.dtype = v;
+          EXPECT_EQ(name(of.level, p), q == FOVEA_BF16 && k == FOVEA_BF16 ? pairs : floats) << q << " " << k;
+          EXPECT_EQ(name(of.base, p), floats);
+        }
+      }
+    }
+    p.q.dtype = p.k.dtype = FOVEA_BF16;
+    p.score = [](void *, const fovea_score_tile *) {};
+    EXPECT_EQ(name(of.level, p), floats);
+  }
+}
+
 TEST(Registry, EveryCompiledLevelHasAKernelOfItsOwn) {
   Problem problem = {};
+  problem.q.dtype = problem.k.dtype = FOVEA_BF16;
   CpuFeatures features = {};
   features.sve_bits = 256;
   for (int32_t level : known()) {

@@ -80,7 +80,7 @@ uint64_t element_count(const InputFile &file, const std::vector<int64_t> &shape,
   return count;
 }
 
-enum class Number { kBool, kI32, kI64, kF16, kBF16, kF32, kF64 };
+enum class Number { kBool, kI8, kU8, kI32, kI64, kF16, kBF16, kF32, kF64 };
 
 struct NumberFormat {
   Number number;
@@ -89,9 +89,9 @@ struct NumberFormat {
   const char *safetensors;
 };
 constexpr NumberFormat kNumberFormats[] = {
-    {Number::kBool, 1, "b1", "BOOL"}, {Number::kI32, 4, "i4", "I32"}, {Number::kI64, 8, "i8", "I64"},
-    {Number::kF16, 2, "f2", "F16"},   {Number::kBF16, 2, "", "BF16"}, {Number::kF32, 4, "f4", "F32"},
-    {Number::kF64, 8, "f8", "F64"},
+    {Number::kBool, 1, "b1", "BOOL"}, {Number::kI8, 1, "i1", "I8"},   {Number::kU8, 1, "u1", "U8"},
+    {Number::kI32, 4, "i4", "I32"},   {Number::kI64, 8, "i8", "I64"}, {Number::kF16, 2, "f2", "F16"},
+    {Number::kBF16, 2, "", "BF16"},   {Number::kF32, 4, "f4", "F32"}, {Number::kF64, 8, "f8", "F64"},
 };
 
 // What a reader takes, and how it calls that.
@@ -336,6 +336,7 @@ Array read_elements(const ArrayPath &path, const std::string &default_tensor, co
   const StoredArray stored = find_array(file, path, default_tensor, accepted);
   switch (stored.format.number) {
     case Number::kBool: return {stored.shape, FOVEA_BOOL, read_numbers<unsigned char>(file, stored)};
+    case Number::kI8: return {stored.shape, FOVEA_I8, read_numbers<unsigned char>(file, stored)};
     case Number::kF16: return {stored.shape, FOVEA_F16, bytes_of(read_numbers<uint16_t>(file, stored))};
     case Number::kBF16: return {stored.shape, FOVEA_BF16, bytes_of(read_numbers<uint16_t>(file, stored))};
     case Number::kF32: return {stored.shape, FOVEA_F32, bytes_of(read_numbers<float>(file, stored))};
@@ -397,6 +398,23 @@ ArrayPath::ArrayPath(const std::string &text) : file(text) {
 Array read_array(const ArrayPath &path, const std::string &default_tensor) {
   const std::vector<Number> numbers = {Number::kF16, Number::kBF16, Number::kF32, Number::kF64};
   return read_elements(path, default_tensor, {numbers, "float16, bfloat16, float32 and float64"}, rounded);
+}
+
+Array read_cache(const ArrayPath &path, const std::string &default_tensor) {
+  const std::vector<Number> numbers = {Number::kI8, Number::kF16, Number::kBF16, Number::kF32, Number::kF64};
+  return read_elements(path, default_tensor, {numbers, "int8, float16, bfloat16, float32 and float64"}, rounded);
+}
+
+Array read_blocks(const ArrayPath &path, const std::string &default_tensor, fovea_dtype dtype, int64_t block_bytes,
+                  int64_t block_elements) {
+  InputFile file(path.file);
+  const StoredArray stored = find_array(file, path, default_tensor, {{Number::kU8}, "uint8"});
+  Array array = {stored.shape, dtype, read_numbers<unsigned char>(file, stored)};
+  if (array.shape.empty() || array.shape.back() % block_bytes != 0) {
+    file.fail("the last axis is not a number of blocks of " + std::to_string(block_bytes) + " bytes");
+  }
+  array.shape.back() = array.shape.back() / block_bytes * block_elements;
+  return array;
 }
 
 Array read_mask(const ArrayPath &path, const std::string &default_tensor) {

@@ -15,7 +15,7 @@ namespace fovea::tools {
 // Dense, the last axis innermost.
 struct Array {
   std::vector<int64_t> shape;
-  fovea_dtype dtype;  // FOVEA_F32, FOVEA_F16 or FOVEA_BF16; of a mask also FOVEA_BOOL
+  fovea_dtype dtype;  // FOVEA_F32, FOVEA_F16 or FOVEA_BF16; of a mask also FOVEA_BOOL, of a cache all types of k and v
   std::vector<unsigned char> bytes;
 };
 
@@ -47,6 +47,13 @@ struct ArrayPath {
 
 // float16, bfloat16 (which .npy does not have), float32, or float64 rounded to float32.
 Array read_array(const ArrayPath &path, const std::string &default_tensor);
+
+// What read_array() takes, or int8.
+Array read_cache(const ArrayPath &path, const std::string &default_tensor);
+
+// uint8, the bytes of blocks of such a type along the last axis, which counts elements in what is returned.
+Array read_blocks(const ArrayPath &path, const std::string &default_tensor, fovea_dtype dtype, int64_t block_bytes,
+                  int64_t block_elements);
 
 // Booleans, or what read_array() takes, where what is finite stays finite.
 Array read_mask(const ArrayPath &path, const std::string &default_tensor);

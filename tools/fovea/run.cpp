@@ -20,6 +20,7 @@ namespace {
 struct Options {
   ContextOptions context;
   std::string q, k, v, out, weights, lse, out_dtype;
+  std::string k_scale, v_scale, k_blocks, v_blocks, block_table;
   std::string mask, alibi, sinks, seqlens_q, seqlens_kv, cu_seqlens_q, cu_seqlens_kv;
   std::string causal = "none", align = "none";
   int64_t window_left = -1, window_right = -1;
@@ -35,8 +36,9 @@ struct Input {
 };
 
 // Types by the names that options and reports give them.
-constexpr std::pair<const char *, fovea_dtype> kDtypes[] = {
-    {"f32", FOVEA_F32}, {"f16", FOVEA_F16}, {"bf16", FOVEA_BF16}, {"bool", FOVEA_BOOL}};
+constexpr std::pair<const char *, fovea_dtype> kDtypes[] = {{"f32", FOVEA_F32},   {"f16", FOVEA_F16}, {"bf16", FOVEA_BF16},
+                                                            {"bool", FOVEA_BOOL}, {"i8", FOVEA_I8},   {"q8_0", FOVEA_Q8_0},
+                                                            {"q4_0", FOVEA_Q4_0}};
 
 const char *dtype_name(fovea_dtype dtype) {
   return std::find_if(std::begin(kDtypes), std::end(kDtypes), [&](const auto &entry) { return entry.second == dtype; })->first;
@@ -55,7 +57,8 @@ void *elements_of(const Array &array) {
 // What the options of a call point to.
 struct Features {
   Array mask;
-  std::vector<float> alibi_slopes, sinks;
+  std::vector<float> k_scale, v_scale, alibi_slopes, sinks;
+  Integers block_table;
   std::vector<int32_t> seqlens_q, seqlens_kv, cu_seqlens_q, cu_seqlens_kv;
 };
 
@@ -83,9 +86,10 @@ auto read_file(const char *argument, const std::string &text, const char *defaul
   }
 }
 
-Input read_input(const char *argument, const std::string &text, const char *default_tensor) {
+template <class Read>
+Input read_input(const char *argument, const std::string &text, const char *default_tensor, Read read) {
   Input input;
-  input.array = read_file(argument, text, default_tensor, read_array);
+  input.array = read_file(argument, text, default_tensor, read);
   const std::vector<int64_t> &shape = input.array.shape;
   const size_t rank = shape.size();
   if (rank < 2 || rank > 4) {
@@ -97,6 +101,39 @@ Input read_input(const char *argument, const std::string &text, const char *defa
   if (rank >= 3) input.heads = shape[rank - 3];
   if (rank == 4) input.batch = shape[0];
   return input;
+}
+
+// Keys or values. blocks: "q8_0" or "q4_0" where the file holds their bytes, else "".
+Input read_keys(const char *argument, const std::string &text, const char *default_tensor, const std::string &blocks) {
+  if (blocks.empty()) return read_input(argument, text, default_tensor, read_cache);
+  const auto read = [dtype = dtype_named(blocks)](const ArrayPath &path, const std::string &tensor) {
+    return read_blocks(path, tensor, dtype, static_cast<int64_t>(reference::element_bytes(dtype)),
+                       reference::block_elements(dtype));
+  };
+  return read_input(argument, text, default_tensor, read);
+}
+
+// The factors of int8 keys or values, one for each row; empty where no file is named.
+std::vector<float> read_scales(const char *argument, const std::string &text, const char *default_tensor, const Input &input) {
+  if (text.empty()) return {};
+  Floats scales = read_file(argument, text, default_tensor, read_floats);
+  std::vector<int64_t> rows(input.array.shape.begin(), input.array.shape.end() - 1), column = rows;
+  column.push_back(1);
+  if (scales.shape != rows && scales.shape != column) {
+    refuse(argument,
+           text + " has shape " + shape_text(scales.shape) + "; " + shape_text(rows) + " is wanted, a factor for each row");
+  }
+  return std::move(scales.data);
+}
+
+// Which page holds which keys of which entry; empty where no file is named.
+Integers read_block_table(const std::string &text) {
+  if (text.empty()) return {};
+  Integers table = read_file("--block-table", text, "block_table", read_integers);
+  if (table.shape.size() != 2) {
+    refuse("--block-table", text + " has shape " + shape_text(table.shape) + "; [batch, pages of an entry] is wanted");
+  }
+  return table;
 }
 
 // A list of numbers, one for each of count; empty where no file is named.
@@ -162,6 +199,18 @@ fovea_tensor broadcast_mask(const std::string &text, const Array &mask, const Si
                          ", [batch, head, seq of --q, seq of --k]");
   }
   return tensor;
+}
+
+// Dense, as the file of an input lies in memory.
+void lay_out(const Input &input, fovea_tensor *tensor) {
+  const int64_t row = input.dim / reference::block_elements(input.array.dtype);
+  const int64_t strides[] = {input.heads * input.seq * row, input.seq * row, row, 1};
+  std::copy(std::begin(strides), std::end(strides), tensor->stride);
+}
+
+void apply_scales(std::vector<float> &scales, const Input &input, fovea_tensor *tensor) {
+  if (scales.empty()) return;
+  *tensor = {scales.data(), {input.heads * input.seq, input.seq, 1, 1}, FOVEA_F32, 0};
 }
 
 int32_t corner(const std::string &name) {
@@ -249,6 +298,9 @@ int run(const CLI::App &command, const Options &options) {
   const NamedFiles inputs = {{"--q", options.q},
                              {"--k", options.k},
                              {"--v", options.v},
+                             {"--k-scale", options.k_scale},
+                             {"--v-scale", options.v_scale},
+                             {"--block-table", options.block_table},
                              {"--mask", options.mask},
                              {"--alibi", options.alibi},
                              {"--sinks", options.sinks},
@@ -258,7 +310,8 @@ int run(const CLI::App &command, const Options &options) {
                              {"--cu-seqlens-kv", options.cu_seqlens_kv}};
   refuse_to_overwrite(inputs, {{"--out", options.out}, {"--weights", options.weights}, {"--lse", options.lse}});
 
-  const Input q = read_input("--q", options.q, "q"), k = read_input("--k", options.k, "k"), v = read_input("--v", options.v, "v");
+  const Input q = read_input("--q", options.q, "q", read_array), k = read_keys("--k", options.k, "k", options.k_blocks),
+              v = read_keys("--v", options.v, "v", options.v_blocks);
   const auto rank = [](const Input &input) { return static_cast<int64_t>(input.array.shape.size()); };
   require_equal("--k", "number of axes", rank(k), "--q", rank(q));
   require_equal("--v", "number of axes", rank(v), "--q", rank(q));
@@ -278,9 +331,17 @@ int run(const CLI::App &command, const Options &options) {
     return offsets.empty() ? input.batch : static_cast<int64_t>(offsets.size()) - 1;
   };
   const int64_t batch = entries(features.cu_seqlens_q, q);
-  require_equal(features.cu_seqlens_kv.empty() ? "--k" : "--cu-seqlens-kv", "batch", entries(features.cu_seqlens_kv, k),
+  features.block_table = read_block_table(options.block_table);
+  const bool paged = !options.block_table.empty();
+  const std::vector<int64_t> &table = features.block_table.shape;
+  require_equal(paged                            ? "--block-table"
+                : features.cu_seqlens_kv.empty() ? "--k"
+                                                 : "--cu-seqlens-kv",
+                "batch", paged ? table[0] : entries(features.cu_seqlens_kv, k),
                 features.cu_seqlens_q.empty() ? "--q" : "--cu-seqlens-q", batch);
-  const Sizes sizes = {batch, q.heads, k.heads, q.seq, k.seq, q.dim, v.dim};
+  if (paged && k.seq == 0) refuse("--k", "pages of no slots hold no keys");
+  if (paged && k.seq > INT32_MAX) refuse("--k", "pages of " + std::to_string(k.seq) + " slots are too large");
+  const Sizes sizes = {batch, q.heads, k.heads, q.seq, paged ? table[1] * k.seq : k.seq, q.dim, v.dim};
 
   // Outputs have the axes of the inputs: [seq, dim] in gives [seq, dim] out. Rows of no entry are not written: they are made what empty
   // rows are.
@@ -310,6 +371,18 @@ int run(const CLI::App &command, const Options &options) {
     if (array == nullptr) continue;
     tensor->data = elements_of(*array);
     tensor->dtype = array->dtype;
+  }
+  lay_out(k, &params.k);
+  lay_out(v, &params.v);
+  features.k_scale = read_scales("--k-scale", options.k_scale, "k_scale", k);
+  features.v_scale = read_scales("--v-scale", options.v_scale, "v_scale", v);
+  apply_scales(features.k_scale, k, &params.k_scale);
+  apply_scales(features.v_scale, v, &params.v_scale);
+  if (paged) {
+    params.page_size = static_cast<int32_t>(k.seq);
+    params.num_pages = k.batch;
+    params.block_table = features.block_table.data.data();
+    params.block_table_stride = table[1];
   }
   if (lse != nullptr) {
     params.lse = static_cast<float *>(elements_of(*lse));
@@ -342,6 +415,9 @@ int run(const CLI::App &command, const Options &options) {
   describe("v", "from", options.v, &v.array);
   describe("mask", "from", options.mask, params.mask.data != nullptr ? &features.mask : nullptr);
   const std::pair<const char *, const std::string &> lists[] = {
+      {"k_scale", options.k_scale},
+      {"v_scale", options.v_scale},
+      {"block_table", options.block_table},
       {"alibi", options.alibi},
       {"sinks", options.sinks},
       {"seqlens_q", options.seqlens_q},
@@ -384,9 +460,21 @@ void add_run(CLI::App &app, int &exit_code) {
   file("--k", options->k, "Keys")->required();
   file("--v", options->v, "Values")->required();
   file("--out", options->out, "Where the result goes")->required();
+  file("--k-scale", options->k_scale, "Factor of each row of int8 keys, [..., seq]");
+  file("--v-scale", options->v_scale, "Factor of each row of int8 values, [..., seq]");
+  for (const auto &[name, variable, what] :
+       {std::tuple("--k-blocks", &options->k_blocks, "--k"), {"--v-blocks", &options->v_blocks, "--v"}}) {
+    command->add_option(name, *variable, std::string("Type of the blocks of ggml whose bytes ") + what + " holds, as uint8")
+        ->check(CLI::IsMember({"q8_0", "q4_0"}));
+  }
+  CLI::Option *const block_table = file(
+      "--block-table", options->block_table,
+      "Keys and values lie in pages, [page, head, slot, dim]: which page holds which keys of each entry, [batch, pages of an "
+      "entry]; a place that is not needed holds anything");
   command->add_option("--out-dtype", options->out_dtype, "Type of the numbers of --out; default: that of --q")
       ->check(CLI::IsMember({"f32", "f16", "bf16"}));
-  CLI::Option *const weights = file("--weights", options->weights, "Where the softmax matrix goes, [..., seq_q, seq_kv]");
+  CLI::Option *const weights =
+      file("--weights", options->weights, "Where the softmax matrix goes, [..., seq_q, seq_kv]")->excludes(block_table);
   file("--lse", options->lse, "Where the log-sum-exp of every row goes, [..., seq_q]");
   command->add_option("--scale", options->scale, "Factor of the scores; default: 1/sqrt(dim of --q)");
   command->add_option("--softcap", options->softcap, "Scores s become C * tanh(s / C); 0 = off")
@@ -429,7 +517,8 @@ void add_run(CLI::App &app, int &exit_code) {
       ->excludes(weights);
   file("--cu-seqlens-kv", options->cu_seqlens_kv, "Keys and values are packed: as --cu-seqlens-q")
       ->excludes(seqlens_kv)
-      ->excludes(weights);
+      ->excludes(weights)
+      ->excludes(block_table);
   options->context.add_to(*command);
   command->add_flag("--json", options->json, "Print one JSON object");
   command->footer(
@@ -437,9 +526,12 @@ void add_run(CLI::App &app, int &exit_code) {
       "the\n"
       "same number of axes: [seq, dim], [head, seq, dim] or [batch, head, seq, dim]; --q may have a multiple of the heads of "
       "--k\n"
-      "and --v. A mask may also be bool; slopes and sinks are float32 or float64; lengths and offsets are int32 or int64.\n"
+      "and --v. These two may also be int8, with --k-scale and --v-scale, or uint8, the bytes of blocks that --k-blocks and\n"
+      "--v-blocks name. A mask may also be bool; scales, slopes and sinks are float32 or float64; lengths, offsets and block\n"
+      "tables are int32 or int64.\n"
       "In a .safetensors file a tensor is named FILE.safetensors:TENSOR; without a name it is the only one, or the one called\n"
-      "q, k, v, mask, alibi_slopes, sinks, seqlens_q, seqlens_kv, cu_seqlens_q or cu_seqlens_kv.\n"
+      "q, k, v, k_scale, v_scale, block_table, mask, alibi_slopes, sinks, seqlens_q, seqlens_kv, cu_seqlens_q or\n"
+      "cu_seqlens_kv.\n"
       "Results are called out, weights and lse where no name is given; weights and lse are float32; those for one .safetensors\n"
       "file are written there together. A file appears under its name only when it is complete, and replaces what was there; a\n"
       "file that is an input is refused. Queries beyond their entry's length give what a query without keys gives: 0,\n"

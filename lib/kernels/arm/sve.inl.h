@@ -82,6 +82,7 @@ struct SveVector {
 };
 
 struct Simd : ShuffledByLane<BlocksByLane<SveVector>> {
+  using Dot = FloatDot<Simd>;
   static FOVEA_INLINE Vector exp2(Vector t) { return exp2_by_exponent_bits<Simd>(t); }
 };
 

@@ -18,6 +18,7 @@ struct KeyRange {
 
 template <class Simd, int NV>
 class BlockScores {
+  using Key = typename Simd::Dot::Key;
   static constexpr int L = Simd::kLanes, kWidth = NV * L, kRows = Panel<Simd>::kRows;
   static constexpr bool kMayBeFewRows = (NV - 1) * L < kFewRows;
 
@@ -156,28 +157,28 @@ class BlockScores {
   }
 
   // Where kKeyTile keys from `key` on may be read: in the block, or in a padded copy of its first or last tile.
-  struct KeyFloats {
-    const float *k;
+  struct TileKeys {
+    const Key *k;
     int64_t stride;
   };
-  KeyFloats key_floats(int64_t key) const {
-    if (block_.first <= key && key + kKeyTile <= block_.keys) return {block_.k + key * block_.k_stride, block_.k_stride};
+  TileKeys tile_keys(int64_t key) const {
+    if (block_.first <= key && key + kKeyTile <= block_.keys) return {block_.template key<Key>(key), block_.k_stride};
     const int end = key < block_.first ? 0 : 1;
-    const int64_t dim_k = task_.call->dim_k;
+    const int64_t dims = whole_lanes<Simd>(task_.call->dim_k);
     if (block_.padded[end] == nullptr) {
-      float *padded = task_.padded_tiles + end * kKeyTile * dim_k;
+      Key *padded = reinterpret_cast<Key *>(task_.padded_tiles) + end * kKeyTile * dims;
       for (int64_t j = 0; j < kKeyTile; ++j) {
         const bool present = block_.first <= key + j && key + j < block_.keys;
-        for (int64_t d = 0; d < dim_k; ++d) padded[j * dim_k + d] = present ? block_.k[(key + j) * block_.k_stride + d] : 0.0f;
+        for (int64_t d = 0; d < dims; ++d) padded[j * dims + d] = present ? block_.template key<Key>(key + j)[d] : Key{};
       }
       block_.padded[end] = padded;
     }
-    return {block_.padded[end], dim_k};
+    return {static_cast<const Key *>(block_.padded[end]), dims};
   }
 
   template <TileKind kKind>
   bool exponentiate(int64_t key, bool referenced, float *p) {
-    const KeyFloats rows = key_floats(key);
+    const TileKeys rows = tile_keys(key);
     TileWork<Simd> work;
     if constexpr (kKind == TileKind::kWorked) {
       work = tile_work(key);
@@ -210,7 +211,7 @@ class BlockScores {
   // All keys of the block from `key` on, where they do not fill a tile and every row permits them.
   void exponentiate_last(int64_t key, float *p) {
     for (; key < block_.keys; key += Simd::kKeyTile, p += Simd::kKeyTile * kWidth) {
-      const float *k = block_.k + key * block_.k_stride;
+      const Key *k = block_.template key<Key>(key);
       if (key + Simd::kKeyTile <= block_.keys) {
         exponentiate_tile<Simd, NV, TileKind::kWhole>(k, block_.k_stride, panel_.queries, task_.call->dim_k, panel_.state, p,
                                                       nullptr);
@@ -254,7 +255,7 @@ class BlockScores {
     if constexpr (kMayBeFewRows) {
       if (task_.few_rows) return score_keys_in_place(key, score);
     }
-    const KeyFloats rows = key_floats(key);
+    const TileKeys rows = tile_keys(key);
     for (int t = 0; t < kKeyTile; t += Simd::kKeyTile)
       score_tile<Simd, NV>(rows.k + t * rows.stride, rows.stride, panel_.queries, task_.call->dim_k, score + t * kWidth);
   }
@@ -293,11 +294,11 @@ class BlockScores {
         tile.q = reinterpret_cast<const float *>(element(problem.q, q_row[r]));
         tile.ldq = problem.q.stride[2];
         if (task_.q_copy) {
-          load_rows<Simd>(tile.q, problem.q, nullptr, 0, tile.rows, problem.dim_k, task_.q_copy);
+          load_rows<Simd>(tile.q, problem.q, nullptr, 0, tile.rows, problem.dim_k, task_.q_copy, problem.dim_k);
           tile.q = task_.q_copy;
           tile.ldq = problem.dim_k;
         }
-        tile.k = block_.k + first * block_.k_stride;
+        tile.k = block_.template key<float>(first);
         tile.ldk = block_.k_stride;
         tile.dim_k = problem.dim_k;
       }

@@ -7,6 +7,14 @@
 namespace fovea::FOVEA_LEVEL {
 namespace {
 
+struct Bf16 {
+  uint16_t bits;
+};
+template <class Element>
+constexpr int32_t kDtypeOf = FOVEA_F32;
+template <>
+constexpr int32_t kDtypeOf<Bf16> = FOVEA_BF16;
+
 // Of a block, where elements lie in such: strides count blocks then.
 FOVEA_INLINE int64_t element_bytes(int32_t dtype) {
   switch (dtype) {
@@ -190,19 +198,34 @@ void load_blocks(const void *from, int32_t dtype, int64_t dim, float *to) {
   }
 }
 
-// Rows of a tensor as they lie, one stride[2] after the other, become dense floats. scale: of the first row of FOVEA_I8, the next a
-// scale_stride behind.
+// Rows of a tensor as they lie, one stride[2] after the other, become floats, their rows a to_stride apart. scale: of the first row of FOVEA_I8, the
+// next a scale_stride behind.
 template <class Simd>
-void load_rows(const void *from, const Tensor &t, const float *scale, int64_t scale_stride, int64_t count, int64_t dim,
-               float *to) {
+void load_rows(const void *from, const Tensor &t, const float *scale, int64_t scale_stride, int64_t count, int64_t dim, float *to,
+               int64_t to_stride) {
   const char *row = static_cast<const char *>(from);
-  for (int64_t j = 0; j < count; ++j, row += t.stride[2] * element_bytes(t.dtype), to += dim) {
+  for (int64_t j = 0; j < count; ++j, row += t.stride[2] * element_bytes(t.dtype), to += to_stride) {
     if (t.dtype == FOVEA_I8)
       scale_bytes<Simd>(reinterpret_cast<const int8_t *>(row), t.stride[3], scale[j * scale_stride], dim, to);
     else if (t.dtype == FOVEA_Q8_0 || t.dtype == FOVEA_Q4_0)
       load_blocks<Simd>(row, t.dtype, dim, to);
     else
       load_elements<Simd>(row, t.dtype, t.stride[3], dim, to);
+  }
+}
+
+// Rows of bfloat16 as they are, with zeros behind them.
+template <class Simd>
+void load_rows(const void *from, const Tensor &t, const float *, int64_t, int64_t count, int64_t dim, Bf16 *to,
+               int64_t to_stride) {
+  const auto *row = static_cast<const Bf16 *>(from);
+  for (int64_t j = 0; j < count; ++j, row += t.stride[2], to += to_stride) {
+    if (t.stride[3] == 1) {
+      __builtin_memcpy(to, row, static_cast<size_t>(dim) * sizeof *to);
+    } else {
+      for (int64_t d = 0; d < dim; ++d) to[d] = row[d * t.stride[3]];
+    }
+    for (int64_t d = dim; d < to_stride; ++d) to[d] = {};
   }
 }
 

@@ -5,10 +5,6 @@
 namespace fovea::FOVEA_LEVEL {
 namespace {
 
-FOVEA_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-FOVEA_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-FOVEA_INLINE int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : smaller(x, high); }
-
 // Where a tensor with these strides has the rows [row, row + count) of a range: offset[r], and the last row's again up to `fill`.
 // first_query: where the entry begins on a packed token axis.
 FOVEA_INLINE void row_offsets(const Problem &problem, const RowRange &rows, const int64_t *stride, int64_t first_query,
@@ -35,7 +31,7 @@ template <class Simd>
 struct Panel {
   static constexpr int kRows = Simd::kPanelVectors * Simd::kLanes;
   SoftmaxState<Simd> state;
-  const float *queries;                // packed: [dim_k][vectors * kLanes], times the scale
+  const float *queries;                // packed, times the scale: [dim_k / Dot::kDims][vectors * kLanes], or [row][padded_dim]
   float *out[kRows];                   // a row's output, or its place in scratch where the output's dims are strided
   float *sum[kRows];                   // a row's sums of the current chunk, where they are stored
   const char *mask[kRows];             // a row's mask, its entry for key 0

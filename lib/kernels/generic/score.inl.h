@@ -1,11 +1,15 @@
-// Scores of a panel: kKeyTile keys against the queries of a panel, queries in the lanes. K is read where it lies, one element
-// broadcast a step; the panel is transposed and carries the scale, or its power of 2. Every score is the same sum over the dims in every
+// Scores of a panel: kKeyTile keys against the queries of a panel, queries in the lanes. K is read where it lies, one lane's worth of
+// elements broadcast a step; the panel is transposed and carries the scale, or its power of 2. Every score is the same sum over the dims in every
 // tile shape, so its bits depend on its query and key alone.
 #pragma once
 #include "kernels/generic/simd.inl.h"
 
 namespace fovea::FOVEA_LEVEL {
 namespace {
+
+FOVEA_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+FOVEA_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+FOVEA_INLINE int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : smaller(x, high); }
 
 constexpr float kNoKeys = -__builtin_inff();  // the maximum over no keys
 constexpr float kLowest = -3.402823466e+38f;  // -FLT_MAX: less than this is kNoKeys
@@ -35,49 +39,49 @@ FOVEA_INLINE typename Simd::Vector maximum(const typename Simd::Vector (&s)[T]) 
 constexpr int64_t kDimRun = 64;
 constexpr int64_t kKeyRun = 64;  // likewise the keys of an output
 
-// acc[key][vector] = sum over dims, for T keys. panel: [dim_k][NV * kLanes].
+// dim_k as rows of Keys have it: what is left of a lane is 0.
+template <class Simd>
+constexpr int64_t whole_lanes(int64_t dim_k) {
+  return (dim_k + Simd::Dot::kDims - 1) / Simd::Dot::kDims * Simd::Dot::kDims;
+}
+
+// acc[key][vector] = sum over the dims [begin, end), for T keys. panel: [dim_k / kDims][NV * kLanes].
 template <class Simd, int NV, int T>
-FOVEA_INLINE void multiply_keys(const float *k, int64_t k_stride, const float *panel, int64_t dim_k,
+FOVEA_INLINE void multiply_dims(const typename Simd::Dot::Key *k, int64_t k_stride, const float *panel, int64_t begin,
+                                int64_t end, typename Simd::Vector (&acc)[T][NV]) {
+  using Dot = typename Simd::Dot;
+  constexpr int L = Simd::kLanes;
+  repeat<T>(FOVEA_EACH(r) { repeat<NV>(FOVEA_EACH(v) { acc[r][v] = Simd::set1(0.0f); }); });
+  for (int64_t i = begin / Dot::kDims; i * Dot::kDims < end; ++i) {
+    typename Simd::Vector q[NV];
+    repeat<NV>(FOVEA_EACH(v) { q[v] = Simd::load(panel + (i * NV + v) * L); });
+    repeat<T>(FOVEA_EACH(r) {
+      const auto key = Dot::broadcast(k + r * k_stride + i * Dot::kDims);
+      repeat<NV>(FOVEA_EACH(v) { acc[r][v] = Dot::add(q[v], key, acc[r][v]); });
+    });
+  }
+}
+
+// The same over all dims, in runs. The first run stands before the loop: compilers would spill the sums around it otherwise.
+template <class Simd, int NV, int T>
+FOVEA_INLINE void multiply_keys(const typename Simd::Dot::Key *k, int64_t k_stride, const float *panel, int64_t dim_k,
                                 typename Simd::Vector (&acc)[T][NV]) {
   constexpr int L = Simd::kLanes;
-  alignas(64) float earlier[T * NV * L];
-  for (int64_t begin = 0;; begin += kDimRun) {
-    const int64_t end = begin + kDimRun < dim_k ? begin + kDimRun : dim_k;
-    FOVEA_UNROLL
-    for (int r = 0; r < T; ++r) {
-      FOVEA_UNROLL
-      for (int v = 0; v < NV; ++v) acc[r][v] = Simd::set1(0.0f);
-    }
-    for (int64_t d = begin; d < end; ++d) {
-      typename Simd::Vector q[NV];
-      FOVEA_UNROLL
-      for (int v = 0; v < NV; ++v) q[v] = Simd::load(panel + (d * NV + v) * L);
-      FOVEA_UNROLL
-      for (int r = 0; r < T; ++r) {
-        const auto key = Simd::set1(k[r * k_stride + d]);
-        FOVEA_UNROLL
-        for (int v = 0; v < NV; ++v) acc[r][v] = Simd::fma(key, q[v], acc[r][v]);
-      }
-    }
-    if (begin > 0) {
-      FOVEA_UNROLL
-      for (int r = 0; r < T; ++r) {
-        FOVEA_UNROLL
-        for (int v = 0; v < NV; ++v) acc[r][v] = Simd::add(Simd::load(earlier + (r * NV + v) * L), acc[r][v]);
-      }
-    }
-    if (end >= dim_k) return;
-    FOVEA_UNROLL
-    for (int r = 0; r < T; ++r) {
-      FOVEA_UNROLL
-      for (int v = 0; v < NV; ++v) Simd::store(earlier + (r * NV + v) * L, acc[r][v]);
-    }
+  multiply_dims<Simd, NV, T>(k, k_stride, panel, 0, smaller(kDimRun, dim_k), acc);
+  for (int64_t begin = kDimRun; begin < dim_k; begin += kDimRun) {
+    alignas(64) float earlier[T * NV * L];
+    repeat<T>(FOVEA_EACH(r) { repeat<NV>(FOVEA_EACH(v) { Simd::store(earlier + (r * NV + v) * L, acc[r][v]); }); });
+    multiply_dims<Simd, NV, T>(k, k_stride, panel, begin, smaller(begin + kDimRun, dim_k), acc);
+    repeat<T>(FOVEA_EACH(r) {
+      repeat<NV>(FOVEA_EACH(v) { acc[r][v] = Simd::add(Simd::load(earlier + (r * NV + v) * L), acc[r][v]); });
+    });
   }
 }
 
 // The scores of a tile, as they are.
 template <class Simd, int NV>
-__attribute__((noinline)) void score_tile(const float *k, int64_t k_stride, const float *panel, int64_t dim_k, float *score) {
+__attribute__((noinline)) void score_tile(const typename Simd::Dot::Key *k, int64_t k_stride, const float *panel, int64_t dim_k,
+                                          float *score) {
   constexpr int L = Simd::kLanes;
   typename Simd::Vector acc[Simd::kKeyTile][NV];
   multiply_keys<Simd, NV, Simd::kKeyTile>(k, k_stride, panel, dim_k, acc);

@@ -2,6 +2,7 @@
 // named Simd:
 //
 //   Vector, kLanes                      a vector of floats
+//   Dot                                 how a tile of scores multiplies: FloatDot<Simd>, or its like for elements of other types
 //   kPanelVectors, kKeyTile             tile of scores: kKeyTile keys x kPanelVectors vectors of queries, one accumulator each
 //   kWindowPanelVectors                 of panels of a call with a window (causal is one)
 //   kValueVectors, value_rows(w)        tile of outputs: value_rows(w) rows x w <= kValueVectors vectors of value dims;
@@ -38,6 +39,22 @@
 
 namespace fovea::FOVEA_LEVEL {
 namespace {
+
+// f(0), ..., f(N - 1), each number a constant with a type of its own. Arrays that are indexed by nothing else are registers at once; GCC 12
+// gives those of unrolled loops memory first, and what writes to it remains.
+template <int I>
+struct Constant {
+  static constexpr int value = I;
+  constexpr operator int() const { return I; }
+};
+template <int N, int I = 0, class F>
+FOVEA_INLINE void repeat(const F &f) {
+  if constexpr (I < N) {
+    f(Constant<I>());
+    repeat<N, I + 1>(f);
+  }
+}
+#define FOVEA_EACH(i) [&](auto i) __attribute__((always_inline))
 
 constexpr int kColumns = 4;  // what load_columns() transposes at least: the floats of 128 bits
 
@@ -102,6 +119,18 @@ struct XsimdVector {
   static FOVEA_INLINE bool all_less(Vector a, Vector b) { return xsimd::all(a < b); }
 };
 #endif
+
+// Products of queries and keys, dim by dim. Elements of keys may be of a type of their own, so narrow that the 32 bits of a lane hold kDims of them:
+// then so many neighbouring dims are multiplied at a time.
+template <class Simd>
+struct FloatDot {
+  using Vector = typename Simd::Vector;
+  using Key = float;
+  static constexpr int kDims = 1;
+  static FOVEA_INLINE Vector pack(const Vector (&dims)[kDims]) { return dims[0]; }  // dims of queries, exact where these are Keys
+  static FOVEA_INLINE Vector broadcast(const Key *dims) { return Simd::set1(*dims); }
+  static FOVEA_INLINE Vector add(Vector queries, Vector key, Vector sum) { return Simd::fma(key, queries, sum); }
+};
 
 // For instruction sets whose shuffles differ from lane to lane, through memory.
 template <class Base>

@@ -140,20 +140,17 @@ template <class Simd, int T>
 FOVEA_INLINE void exponentiate_vector(const typename Simd::Vector (&s)[T], float step, typename Simd::Vector reference, float *p,
                                       int64_t p_stride, float *sum) {
   typename Simd::Vector t[T];
-  FOVEA_UNROLL
-  for (int r = 0; r < T; ++r) t[r] = Simd::sub(s[r], reference);
+  repeat<T>(FOVEA_EACH(r) { t[r] = Simd::sub(s[r], reference); });
   if (step != 1) {  // one multiplication more would cost f32 calls 0.7 % at 64 dims
-    FOVEA_UNROLL
-    for (int r = 0; r < T; ++r) t[r] = Simd::mul(t[r], Simd::set1(step));
+    repeat<T>(FOVEA_EACH(r) { t[r] = Simd::mul(t[r], Simd::set1(step)); });
   }
   auto tile_sum = Simd::exp2(t[0]);
   Simd::store(p, tile_sum);
-  FOVEA_UNROLL
-  for (int r = 1; r < T; ++r) {
+  repeat<T, 1>(FOVEA_EACH(r) {
     const auto e = Simd::exp2(t[r]);
     Simd::store(p + r * p_stride, e);
     tile_sum = Simd::add(tile_sum, e);
-  }
+  });
   Simd::store(sum, Simd::add(Simd::load(sum), tile_sum));
 }
 
@@ -164,17 +161,15 @@ enum class TileKind { kWhole, kFirst, kWorked };
 // Exponentials straight out of the accumulators, for T keys. p: [key][NV * kLanes]. The sum of a tile is formed before it is added, which
 // halves the error and is free. Returns whether all sums may still be in range: see take_reference().
 template <class Simd, int NV, TileKind kKind, int T = Simd::kKeyTile>
-__attribute__((noinline)) bool exponentiate_tile(const float *k, int64_t k_stride, const float *panel, int64_t dim_k,
-                                                 SoftmaxState<Simd> &state, float *p, const TileWork<Simd> *work) {
+__attribute__((noinline)) bool exponentiate_tile(const typename Simd::Dot::Key *k, int64_t k_stride, const float *panel,
+                                                 int64_t dim_k, SoftmaxState<Simd> &state, float *p, const TileWork<Simd> *work) {
   constexpr int L = Simd::kLanes;
   typename Simd::Vector acc[T][NV];
   multiply_keys<Simd, NV, T>(k, k_stride, panel, dim_k, acc);
   auto beyond = Simd::set1(0.0f);
-  FOVEA_UNROLL
-  for (int v = 0; v < NV; ++v) {
+  repeat<NV>(FOVEA_EACH(v) {
     typename Simd::Vector s[T];
-    FOVEA_UNROLL
-    for (int r = 0; r < T; ++r) s[r] = acc[r][v];
+    repeat<T>(FOVEA_EACH(r) { s[r] = acc[r][v]; });
     float *max = state.chunk_max + v * L;
     auto reference = Simd::load(max);
     if constexpr (kKind == TileKind::kWorked) {
@@ -188,20 +183,19 @@ __attribute__((noinline)) bool exponentiate_tile(const float *k, int64_t k_strid
       reference = finite_reference<Simd>(reference);
     }
     if constexpr (kKind == TileKind::kFirst) {
-      FOVEA_UNROLL
-      for (int r = 0; r < T; ++r) reference = Simd::max(reference, s[r]);
+      repeat<T>(FOVEA_EACH(r) { reference = Simd::max(reference, s[r]); });
       Simd::store(max, reference);
       reference = finite_reference<Simd>(reference);
     }
     exponentiate_vector<Simd, T>(s, state.step, reference, p + v * L, NV * L, state.run_sum + v * L);
-  }
+  });
   return kKind != TileKind::kWorked || Simd::all_less(beyond, Simd::set1(1.0f));
 }
 
 // Whole tiles of `keys` < kKeyTile keys: what remains at the end of the keys.
 template <class Simd, int NV, int T = Simd::kKeyTile - 1>
-FOVEA_INLINE void exponentiate_rest(int64_t keys, const float *k, int64_t k_stride, const float *panel, int64_t dim_k,
-                                    SoftmaxState<Simd> &state, float *p) {
+FOVEA_INLINE void exponentiate_rest(int64_t keys, const typename Simd::Dot::Key *k, int64_t k_stride, const float *panel,
+                                    int64_t dim_k, SoftmaxState<Simd> &state, float *p) {
   if constexpr (T > 1) {
     if (keys < T) return exponentiate_rest<Simd, NV, T - 1>(keys, k, k_stride, panel, dim_k, state, p);
   }

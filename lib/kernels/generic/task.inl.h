@@ -13,7 +13,7 @@ struct Arena {
   int64_t used;
   template <class T>
   T *take(int64_t count) {
-    T *part = reinterpret_cast<T *>(base + used);
+    T *part = reinterpret_cast<T *>(reinterpret_cast<uintptr_t>(base) + static_cast<uintptr_t>(used));
     used += (count * static_cast<int64_t>(sizeof(T)) + 63) & ~int64_t{63};
     return part;
   }
@@ -24,7 +24,10 @@ constexpr double kMostSoftcap = 0x1p120;
 constexpr double kLog2E = 0x1.71547652b82fep+0;
 
 // Its rows are used where they lie; others are copied.
-FOVEA_INLINE bool in_place(const Tensor &t, int64_t dim) { return t.dtype == FOVEA_F32 && (dim <= 1 || t.stride[3] == 1); }
+template <class Element = float>
+FOVEA_INLINE bool in_place(const Tensor &t, int64_t dim) {
+  return t.dtype == kDtypeOf<Element> && (dim <= 1 || t.stride[3] == 1);
+}
 
 // The element at an offset of a tensor.
 FOVEA_INLINE char *element(const Tensor &t, int64_t offset) {
@@ -41,17 +44,25 @@ struct KeyRun {
 
 // A block of keys as the tiles read it.
 struct Block {
-  const float *k, *v;  // of the block's first key; where rows are few, as far as they were asked for
+  const void *k;   // of the block's first key: rows of whole_lanes(dim_k) Keys, of dim_k floats where rows are few, and asked for
+  const float *v;  // likewise
   int64_t k_stride, v_stride;
   int64_t begin, keys;
-  int64_t first;           // keys before it are not read
-  const float *padded[2];  // copies of the tiles that hold the first and the last key, other keys as zeros; null: not made yet
+  int64_t first;          // keys before it are not read
+  const void *padded[2];  // copies of the tiles that hold the first and the last key, other keys as zeros; null: not made yet
+
+  template <class Key>
+  const Key *key(int64_t j) const {
+    return static_cast<const Key *>(k) + j * k_stride;
+  }
 };
 
 template <class Simd>
 struct Task {
+  using Key = typename Simd::Dot::Key;
   static constexpr int L = Simd::kLanes;
   static constexpr int kRows = Panel<Simd>::kRows;
+  static constexpr int kDims = Simd::Dot::kDims;
 
   const Problem *call;
   RowRange rows;
@@ -211,16 +222,28 @@ struct Task {
     const int width = vectors * L;
     const auto scale = Simd::set1(query_scale);
     for (int v = 0; v < vectors; ++v) {
-      int64_t d = 0;
-      for (; d + kColumns <= dim_k; d += kColumns) {
+      for (int64_t d = 0; d < dim_k; d += kColumns) {
         typename Simd::Vector x[kColumns];
-        Simd::load_columns(q + v * L, d, x);
+        if (d + kColumns <= dim_k)
+          Simd::load_columns(q + v * L, d, x);
+        else
+          load_last_columns(q + v * L, d, x);
         FOVEA_UNROLL
-        for (int i = 0; i < kColumns; ++i) Simd::store(packed + (d + i) * width + v * L, Simd::mul(x[i], scale));
+        for (int i = 0; i < kColumns; i += kDims) {
+          typename Simd::Vector dims[kDims];
+          FOVEA_UNROLL
+          for (int j = 0; j < kDims; ++j) dims[j] = Simd::mul(x[i + j], scale);
+          if (d + i < dim_k) Simd::store(packed + (d + i) / kDims * width + v * L, Simd::Dot::pack(dims));
+        }
       }
-      for (; d < dim_k; ++d) {
-        for (int i = 0; i < L; ++i) packed[d * width + v * L + i] = q[v * L + i][d] * query_scale;
-      }
+    }
+  }
+
+  void load_last_columns(const float *const *q, int64_t d, typename Simd::Vector (&x)[kColumns]) const {
+    for (int i = 0; i < kColumns; ++i) {
+      alignas(64) float column[L] = {};
+      for (int r = 0; r < L && d + i < call->dim_k; ++r) column[r] = q[r][d + i];
+      x[i] = Simd::load(column);
     }
   }
 
@@ -233,15 +256,17 @@ struct Task {
     block.first = first;
     if (few_rows) {
       if (problem.score_replaces || !find_rows_of_keys(k, problem.k_scale, problem.dim_k, block, limit, kKeyTile, *k_rows)) {
-        find_keys(k, problem.k_scale, first, problem.dim_k, k_copy, block, &block.k, &block.k_stride);
-        set_rows_of_keys(block.k, block.k_stride, block, *k_rows);
+        const float *keys = find_keys(k, problem.k_scale, first, problem.dim_k, problem.dim_k, k_copy, block, &block.k_stride);
+        set_rows_of_keys(keys, block.k_stride, block, *k_rows);
+        block.k = keys;
       }
       if (!find_rows_of_keys(v, problem.v_scale, problem.dim_v, block, limit, kKeyRun, *v_rows)) {
         load_values(block);
         set_rows_of_keys(block.v, block.v_stride, block, *v_rows);
       }
     } else {
-      find_keys(k, problem.k_scale, first, problem.dim_k, k_copy, block, &block.k, &block.k_stride);
+      block.k = find_keys(k, problem.k_scale, first, problem.dim_k, whole_lanes<Simd>(problem.dim_k),
+                          reinterpret_cast<Key *>(k_copy), block, &block.k_stride);
       load_values(block);
     }
     block.padded[0] = block.padded[1] = nullptr;
@@ -249,7 +274,7 @@ struct Task {
 
   // The block's values as floats.
   void load_values(Block &block) const {
-    find_keys(call->v, call->v_scale, block.first, call->dim_v, v_copy, block, &block.v, &block.v_stride);
+    block.v = find_keys(call->v, call->v_scale, block.first, call->dim_v, call->dim_v, v_copy, block, &block.v_stride);
   }
 
   // Where each of the block's keys lies, and those that follow up to `limit`; false where some cannot be loaded from there.
@@ -291,22 +316,21 @@ struct Task {
     return element(t, run.entry * t.stride[0] + rows.head_kv * t.stride[1] + (run.slot + j) * t.stride[2]);
   }
 
-  // Where the block's keys from `first` on are as floats.
-  void find_keys(const Tensor &t, const Tensor &scale, int64_t first, int64_t dim, float *copy, const Block &block,
-                 const float **at, int64_t *stride) const {
+  // Where the block's keys are as Elements, those from `first` on, in rows of padded_dim: as the caller has them, or in a copy.
+  template <class Element>
+  const Element *find_keys(const Tensor &t, const Tensor &scale, int64_t first, int64_t dim, int64_t padded_dim, Element *copy,
+                           const Block &block, int64_t *stride) const {
     KeyRun run = run_of_keys(block.begin + first);
-    if (in_place(t, dim) && first + run.keys >= block.keys) {
-      *at = reinterpret_cast<const float *>(key_of(t, run, -first));
+    if (in_place<Element>(t, dim) && dim == padded_dim && first + run.keys >= block.keys) {
       *stride = t.stride[2];
-      return;
+      return reinterpret_cast<const Element *>(key_of(t, run, -first));
     }
-    *at = copy;
-    *stride = dim;
+    *stride = padded_dim;
     for (int64_t key = first;;) {
       const int64_t count = smaller(run.keys, block.keys - key);
       const float *scales = scale.data ? reinterpret_cast<const float *>(key_of(scale, run, 0)) : nullptr;
-      load_rows<Simd>(key_of(t, run, 0), t, scales, scale.stride[2], count, dim, copy + key * dim);
-      if ((key += count) >= block.keys) return;
+      load_rows<Simd>(key_of(t, run, 0), t, scales, scale.stride[2], count, dim, copy + key * padded_dim, padded_dim);
+      if ((key += count) >= block.keys) return copy;
       run = run_of_keys(block.begin + key);
     }
   }

@@ -71,79 +71,54 @@ struct ValueTile {
     const float *p = job.p + first * p_stride + row, *v = job.v + first * v_stride + dim;
     for (int64_t begin = first;;) {
       const int64_t run_end = (begin / kKeyRun + 1) * kKeyRun, end = run_end < keys ? run_end : keys;
-      FOVEA_UNROLL
-      for (int r = 0; r < R; ++r) {
-        FOVEA_UNROLL
-        for (int w = 0; w < W; ++w) acc[r][w] = Simd::set1(0.0f);
-      }
+      repeat<R>(FOVEA_EACH(r) { repeat<W>(FOVEA_EACH(w) { acc[r][w] = Simd::set1(0.0f); }); });
       for (int64_t j = begin; j < end; ++j, p += p_stride, v += v_stride) {
         if (kSkip && is_excluded(*p)) continue;
         Vector values[W];
-        FOVEA_UNROLL
-        for (int w = 0; w < W; ++w) values[w] = load(v, w, tail);
-        FOVEA_UNROLL
-        for (int r = 0; r < R; ++r) {
+        repeat<W>(FOVEA_EACH(w) { values[w] = load(v, w, tail); });
+        repeat<R>(FOVEA_EACH(r) {
           const auto weight = Simd::set1(p[r]);
-          FOVEA_UNROLL
-          for (int w = 0; w < W; ++w) acc[r][w] = Simd::fma(weight, values[w], acc[r][w]);
-        }
+          repeat<W>(FOVEA_EACH(w) { acc[r][w] = Simd::fma(weight, values[w], acc[r][w]); });
+        });
       }
       if (begin > first) {
-        FOVEA_UNROLL
-        for (int r = 0; r < R; ++r) {
-          FOVEA_UNROLL
-          for (int w = 0; w < W; ++w) acc[r][w] = Simd::add(Simd::load(earlier + (r * W + w) * L), acc[r][w]);
-        }
+        repeat<R>(FOVEA_EACH(r) {
+          repeat<W>(FOVEA_EACH(w) { acc[r][w] = Simd::add(Simd::load(earlier + (r * W + w) * L), acc[r][w]); });
+        });
       }
       if (end >= keys) return;
       begin = end;
-      FOVEA_UNROLL
-      for (int r = 0; r < R; ++r) {
-        FOVEA_UNROLL
-        for (int w = 0; w < W; ++w) Simd::store(earlier + (r * W + w) * L, acc[r][w]);
-      }
+      repeat<R>(FOVEA_EACH(r) { repeat<W>(FOVEA_EACH(w) { Simd::store(earlier + (r * W + w) * L, acc[r][w]); }); });
     }
   }
 
   static FOVEA_INLINE void finish(const ValueJob &job, int64_t row, int64_t dim, typename Simd::Tail tail, Vector (&acc)[R][W]) {
     if (job.sum_load) {
-      FOVEA_UNROLL
-      for (int r = 0; r < R; ++r) {
-        FOVEA_UNROLL
-        for (int w = 0; w < W; ++w) acc[r][w] = Simd::add(load(job.sum[row + r] + dim, w, tail), acc[r][w]);
-      }
+      repeat<R>(FOVEA_EACH(r) {
+        repeat<W>(FOVEA_EACH(w) { acc[r][w] = Simd::add(load(job.sum[row + r] + dim, w, tail), acc[r][w]); });
+      });
     }
     if (job.sum_store) {
-      FOVEA_UNROLL
-      for (int r = 0; r < R; ++r) {
-        FOVEA_UNROLL
-        for (int w = 0; w < W; ++w) store(job.sum[row + r] + dim, w, acc[r][w], tail);
-      }
+      repeat<R>(FOVEA_EACH(r) { repeat<W>(FOVEA_EACH(w) { store(job.sum[row + r] + dim, w, acc[r][w], tail); }); });
       return;
     }
-    FOVEA_UNROLL
-    for (int r = 0; r < R; ++r) {
+    repeat<R>(FOVEA_EACH(r) {
       float *out = job.out[row + r] + dim;
       const auto take = Simd::set1(job.take[row + r]);
-      FOVEA_UNROLL
-      for (int w = 0; w < W; ++w) acc[r][w] = Simd::mul(acc[r][w], take);
+      repeat<W>(FOVEA_EACH(w) { acc[r][w] = Simd::mul(acc[r][w], take); });
       if (job.out_load) {
         const auto keep = Simd::set1(job.keep[row + r]);
-        FOVEA_UNROLL
-        for (int w = 0; w < W; ++w) acc[r][w] = Simd::fma(load(out, w, tail), keep, acc[r][w]);
+        repeat<W>(FOVEA_EACH(w) { acc[r][w] = Simd::fma(load(out, w, tail), keep, acc[r][w]); });
       }
       if (job.out_divide) {
         const auto divide = Simd::set1(job.divide[row + r]);
         if (job.unit) {
-          FOVEA_UNROLL
-          for (int w = 0; w < W; ++w) acc[r][w] = Simd::mul(acc[r][w], Simd::set1(job.unit[row + r]));
+          repeat<W>(FOVEA_EACH(w) { acc[r][w] = Simd::mul(acc[r][w], Simd::set1(job.unit[row + r])); });
         }
-        FOVEA_UNROLL
-        for (int w = 0; w < W; ++w) acc[r][w] = normalise<Simd>(acc[r][w], divide);
+        repeat<W>(FOVEA_EACH(w) { acc[r][w] = normalise<Simd>(acc[r][w], divide); });
       }
-      FOVEA_UNROLL
-      for (int w = 0; w < W; ++w) store(out, w, acc[r][w], tail);
-    }
+      repeat<W>(FOVEA_EACH(w) { store(out, w, acc[r][w], tail); });
+    });
   }
 
   // Rows [row, row + R) of the panel, dims from dim.
@@ -158,11 +133,7 @@ struct ValueTile {
     multiply<false>(job, row, dim, first, keys, tail, acc);
     if (job.exact_rows) {
       bool finite = true;
-      FOVEA_UNROLL
-      for (int r = 0; r < R; ++r) {
-        FOVEA_UNROLL
-        for (int w = 0; w < W; ++w) finite &= Simd::all_finite(acc[r][w]);
-      }
+      repeat<R>(FOVEA_EACH(r) { repeat<W>(FOVEA_EACH(w) { finite &= Simd::all_finite(acc[r][w]); }); });
       if (!finite) {
         job.mark_excluded(job.step);
         for (int r = 0; r < R; ++r) ValueTile<Simd, 1, W, kTail>::run_row(job, row + r, dim, tail);

@@ -11,6 +11,7 @@ namespace fovea::avx2 {
 namespace {
 
 struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
+  using Dot = FloatDot<Simd>;
   // 12 accumulators, 3 query vectors and a broadcast fill the 16 registers.
   static constexpr int kPanelVectors = 3, kKeyTile = 4;
   static constexpr int kWindowPanelVectors = kPanelVectors;

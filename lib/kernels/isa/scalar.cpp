@@ -49,6 +49,7 @@ struct Vector4 {
 };
 
 struct Simd : ShuffledByLane<BlocksByLane<ConvertedByLane<BufferedTail<Vector4>>>> {
+  using Dot = FloatDot<Simd>;
   // 8 accumulators, 2 query vectors and a product fit the 16 registers of SSE2.
   static constexpr int kPanelVectors = 2, kKeyTile = 4;
   static constexpr int kWindowPanelVectors = kPanelVectors;
