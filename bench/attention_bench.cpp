@@ -254,7 +254,8 @@ class Session {
     Call call(shape);
     const Forward fovea(call, level_, settings_.threads);
     (*result)["fovea"] = judge(call, fovea);
-    const std::unique_ptr<Peer> peer = settings_.no_peer ? nullptr : choose_peer(call, result);
+    const bool has_peer = !settings_.no_peer && shape.kv_type == FOVEA_F32;
+    const std::unique_ptr<Peer> peer = has_peer ? choose_peer(call, result) : nullptr;
     std::function<void()> second;
     if (peer != nullptr) second = [&] { peer->run(); };
     std::function<double()> read;
@@ -354,12 +355,17 @@ class Session {
       (*result)["bandwidth"] = bytes / call_seconds;
       (*result)["read_bandwidth"] = median(kept_values(all, [](const Repetition &r) { return r.extra; }));
       (*result)["bandwidth_share"] = median(kept_values(all, [&](const Repetition &r) { return bytes / r.first / r.extra; }));
+      (*result)["roofline_share"] =
+          median(kept_values(all, [&](const Repetition &r) { return std::max(bytes / r.extra, work / r.peak) / r.first; }));
     }
+    (*result)["decode"] = in_decode_set(shape);
     const Goal wanted = goal(shape, level_);
     if (settings_.threads == 1 && wanted.share > 0) {
       (*result)["goal"] = {{"share", wanted.share}, {"met", median(shares) >= wanted.share}};
     } else if (settings_.threads == 1 && wanted.seconds > 0) {
       (*result)["goal"] = {{"seconds", wanted.seconds}, {"met", call_seconds <= wanted.seconds}};
+    } else if (settings_.threads <= 2 && wanted.roofline > 0) {
+      (*result)["goal"] = {{"roofline", wanted.roofline}, {"met", (*result)["roofline_share"] >= wanted.roofline}};
     }
   }
 
@@ -474,7 +480,8 @@ int bench(int argc, char **argv) {
   app.add_option("--threads", settings.threads, "threads, each bound to a core")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--shape", settings.shapes, "batch,heads_q,heads_kv,seq_q,seq_kv,dim_k[/dim_v] [causal]; quoted, repeatable")
+  app.add_option("--shape", settings.shapes,
+                 "batch,heads_q,heads_kv,seq_q,seq_kv,dim_k[/dim_v] [causal] [type of keys and values]; quoted, repeatable")
       ->allow_extra_args(false);
   app.add_option("--set", settings.sets,
                  "core, decode, quick or smoke; features or types: what each costs beside the plain f32 call; repeatable "

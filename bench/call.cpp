@@ -5,6 +5,9 @@
 #include <random>
 #include <stdexcept>
 
+#include "core/dtype.h"
+#include "reference/element.h"
+
 namespace fovea::bench {
 namespace {
 
@@ -19,9 +22,14 @@ size_t size(int64_t count) { return static_cast<size_t>(count); }
 }  // namespace
 
 Call::Call(const Shape &s)
-    : tensors_(new Tensors{
-          Buffer(size(s.batch * s.heads_q * s.seq_q * s.dim_k)), Buffer(size(s.batch * s.heads_kv * s.seq_kv * s.dim_k)),
-          Buffer(size(s.batch * s.heads_kv * s.seq_kv * s.dim_v)), Buffer(size(s.batch * s.heads_q * s.seq_q * s.dim_v))}) {
+    : tensors_(new Tensors{Buffer(size(s.batch * s.heads_q * s.seq_q * s.dim_k)),
+                           Buffer(size(s.batch * s.heads_kv * s.seq_kv * s.dim_k)),
+                           Buffer(size(s.batch * s.heads_kv * s.seq_kv * s.dim_v)),
+                           Buffer(size(s.batch * s.heads_q * s.seq_q * s.dim_v)),
+                           {},
+                           {},
+                           {},
+                           {}}) {
   must(fovea_params_init(&params, sizeof params, s.batch, s.heads_q, s.heads_kv, s.seq_q, s.seq_kv, s.dim_k, s.dim_v));
   params.q.data = tensors_->q.data();
   params.k.data = tensors_->k.data();
@@ -34,6 +42,9 @@ Call::Call(const Shape &s)
   tensors_->q.fill_normal(1);
   tensors_->k.fill_normal(2);
   tensors_->v.fill_normal(3);
+  keys_and_values_ = {{tensors_->k.data(), static_cast<int64_t>(tensors_->k.size())},
+                      {tensors_->v.data(), static_cast<int64_t>(tensors_->v.size())}};
+  if (s.kv_type != FOVEA_F32) convert_keys_and_values(s);
 
   const int64_t rows = s.batch * s.heads_q * s.seq_q;
   std::mt19937_64 random(4);
@@ -58,12 +69,46 @@ reference::Verdict Call::judge(const std::function<void()> &run) {
 }
 
 double Call::bytes_of_keys_and_values() const {
-  return static_cast<double>(tensors_->k.size() + tensors_->v.size()) * sizeof(float);
+  double bytes = 0;
+  for (const ReadSpan &span : keys_and_values_) bytes += static_cast<double>(span.count) * sizeof(float);
+  return bytes;
 }
 
-std::vector<ReadSpan> Call::keys_and_values() {
-  return {{tensors_->k.data(), static_cast<int64_t>(tensors_->k.size())},
-          {tensors_->v.data(), static_cast<int64_t>(tensors_->v.size())}};
+std::vector<ReadSpan> Call::keys_and_values() const { return keys_and_values_; }
+
+// A cache of that type, to which the f32 keys and values are appended.
+void Call::convert_keys_and_values(const Shape &s) {
+  const fovea_tensor k_new = params.k, v_new = params.v;
+  keys_and_values_.clear();
+  const auto replace = [&](fovea_tensor *t, int64_t dim, fovea_tensor *scale, std::unique_ptr<Buffer> *data,
+                           std::unique_ptr<Buffer> *scales) {
+    const int64_t rows = s.batch * s.heads_kv * s.seq_kv;
+    const bool blocks = s.kv_type == FOVEA_Q8_0 || s.kv_type == FOVEA_Q4_0;
+    const int64_t units = blocks ? dim / kBlockElements : dim;
+    const size_t bytes = size(rows * units) * reference::element_bytes(s.kv_type);
+    *data = std::make_unique<Buffer>(bytes / sizeof(float) + 1);
+    t->data = (*data)->data();
+    t->dtype = s.kv_type;
+    t->stride[3] = 1;
+    t->stride[2] = units;
+    t->stride[1] = units * s.seq_kv;
+    t->stride[0] = t->stride[1] * s.heads_kv;
+    keys_and_values_.push_back({(*data)->data(), static_cast<int64_t>(bytes / sizeof(float))});
+    if (s.kv_type != FOVEA_I8) return;
+    *scales = std::make_unique<Buffer>(size(rows));
+    scale->data = (*scales)->data();
+    scale->dtype = FOVEA_F32;
+    scale->stride[3] = scale->stride[2] = 1;
+    scale->stride[1] = s.seq_kv;
+    scale->stride[0] = s.seq_kv * s.heads_kv;
+  };
+  replace(&params.k, s.dim_k, &params.k_scale, &tensors_->typed_k, &tensors_->k_scale);
+  replace(&params.v, s.dim_v, &params.v_scale, &tensors_->typed_v, &tensors_->v_scale);
+  fovea_context *context = nullptr;
+  must(fovea_context_create(nullptr, &context));
+  const std::unique_ptr<fovea_context, ContextDeleter> owner(context);
+  const std::vector<int32_t> start(size(s.batch), 0), count(size(s.batch), static_cast<int32_t>(s.seq_kv));
+  must(fovea_kv_append(context, &params, &k_new, &v_new, start.data(), count.data()));
 }
 
 std::vector<float> Call::result() const {

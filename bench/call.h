@@ -22,7 +22,7 @@ class Call {
   reference::Verdict judge(const std::function<void()> &run);
 
   double bytes_of_keys_and_values() const;
-  std::vector<ReadSpan> keys_and_values();
+  std::vector<ReadSpan> keys_and_values() const;  // without scales of their own
   std::vector<float> result() const;
 
   fovea_params params;
@@ -30,9 +30,12 @@ class Call {
  private:
   struct Tensors {
     Buffer q, k, v, out;
+    std::unique_ptr<Buffer> typed_k, typed_v, k_scale, v_scale;  // where keys and values are not f32
   };
+  void convert_keys_and_values(const Shape &shape);
 
   std::shared_ptr<Tensors> tensors_;
+  std::vector<ReadSpan> keys_and_values_;
   FeatureMemory feature_memory_;
   std::vector<int64_t> rows_;  // those compared
   reference::Expected expected_;

@@ -8,6 +8,7 @@ namespace {
 
 typedef float Vector __attribute__((vector_size(FOVEA_VECTOR_BYTES)));
 typedef int32_t Bits __attribute__((vector_size(FOVEA_VECTOR_BYTES)));
+typedef int32_t UnalignedBits __attribute__((vector_size(FOVEA_VECTOR_BYTES), aligned(4), may_alias));
 typedef float Unaligned __attribute__((vector_size(FOVEA_VECTOR_BYTES), aligned(4), may_alias));
 
 constexpr int kLanes = FOVEA_VECTOR_BYTES / 4;
@@ -122,15 +123,18 @@ void exp2(int64_t steps) {
   consume(sum, 4);
 }
 
+// As whole numbers: what lies there need not be floats.
 void read(const float *data, int64_t count) {
-  Vector sum[8] = {};
+  Bits sum[8] = {};
   int64_t i = 0;
   for (; i + 8 * kLanes <= count; i += 8 * kLanes) {
 #pragma GCC unroll 8
-    for (int j = 0; j < 8; j++) sum[j] += *reinterpret_cast<const Unaligned *>(data + i + j * kLanes);
+    for (int j = 0; j < 8; j++) sum[j] ^= *reinterpret_cast<const UnalignedBits *>(data + i + j * kLanes);
   }
-  for (; i < count; i++) sum[0][0] += data[i];
-  consume(sum, 8);
+  Vector all[9] = {};
+  for (int j = 0; j < 8; j++) all[j] = (Vector)sum[j];
+  for (; i < count; i++) all[8][0] += data[i];
+  consume(all, 9);
 }
 
 }  // namespace

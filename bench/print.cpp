@@ -43,9 +43,10 @@ std::string runs_text(const json &result) {
 std::string goal_text(const json &result) {
   if (!result.contains("goal")) return "-";
   const json &goal = result["goal"];
-  const std::string wanted = goal.contains("share")   ? ">= " + number("%.2f", goal["share"])
-                             : goal.contains("ratio") ? "<= " + number("%.2f", goal["ratio"])
-                                                      : "<= " + time_text(goal.at("seconds"));
+  const std::string wanted = goal.contains("share")      ? ">= " + number("%.2f", goal["share"])
+                             : goal.contains("roofline") ? ">= " + number("%.2f", goal["roofline"]) + " of the roofline"
+                             : goal.contains("ratio")    ? "<= " + number("%.2f", goal["ratio"])
+                                                         : "<= " + time_text(goal.at("seconds"));
   return wanted + (goal.at("met").get<bool>() ? " met" : " MISSED");
 }
 
@@ -114,9 +115,9 @@ void print_level(const json &level, bool goals) {
   for (const json &r : level["results"]) {
     print_failure(r["shape"], r);
     if (r.contains("bandwidth")) {
-      std::printf("%s: K and V at %.1f GB/s, %.2f of a plain read of them (%.1f GB/s)\n", r["shape"].get<std::string>().c_str(),
-                  r["bandwidth"].get<double>() / 1e9, r["bandwidth_share"].get<double>(),
-                  r["read_bandwidth"].get<double>() / 1e9);
+      std::printf("%s: K and V at %.1f GB/s, %.2f of a plain read of them (%.1f GB/s), %.2f of the roofline\n",
+                  r["shape"].get<std::string>().c_str(), r["bandwidth"].get<double>() / 1e9, r["bandwidth_share"].get<double>(),
+                  r["read_bandwidth"].get<double>() / 1e9, r["roofline_share"].get<double>());
     }
   }
   for (const json &r : level["results"]) {

@@ -3,8 +3,8 @@
 
 usage: bench/report.py REPORT.json docs/performance.md README.md
 
-The marks are lines of their own: <!-- measured: begin --> and <!-- measured: end --> around the shapes; "features" and "types" in place
-of "measured" around what those cost. What the report does not have is left as it is.
+The marks are lines of their own: <!-- measured: begin --> and <!-- measured: end --> around the shapes; "decode", "features" and "types" in
+place of "measured" around those of that set. What the report does not have is left as it is.
 """
 import argparse
 import json
@@ -21,8 +21,11 @@ def main():
     if report["disturbed_kept"]:
         sys.exit("the report was made with --keep-disturbed or --quick: its figures are not for a page")
     sections = {}
-    if any(level.get("results") for level in report["levels"]):
-        sections["measured"] = "\n\n".join([head(report)] + [table(level) for level in report["levels"]])
+    for name, make, decode in (("measured", table, False), ("decode", decode_table, True)):
+        parts = [{**level, "results": [r for r in level.get("results", []) if r.get("decode", False) == decode]}
+                 for level in report["levels"]]
+        if any(part["results"] for part in parts):
+            sections[name] = "\n\n".join([head(report)] + [make(part) for part in parts])
     for name in ("features", "types"):
         levels = [level for level in report["levels"] if comparisons(level, name)]
         if levels:
@@ -110,6 +113,26 @@ def table(level):
         notes.append(f"Two threads on {scaling['shape']}: {scaling['ratio']:.2f} × one thread "
                      f"(the peak itself: {scaling['peak_ratio']:.2f} ×).")
     return "\n".join(rows + ([""] + notes if notes else []))
+
+
+def decode_table(level):
+    if "failure" in level:
+        return f"**{level['isa']}**: {level['failure']}."
+    rows = [f"**{level['isa']}**, peak {level['peak']['fma'] / 1e9:.0f} GFLOP/s", "",
+            "| shape | time | share of the roofline | at least | a plain read | spread | error / bound |", "|---|---|---|---|---|---|---|"]
+    for result in level["results"]:
+        if "failure" in result:
+            rows.append(f"| {result['shape']} | {result['failure']} | | | | | |")
+            continue
+        fovea, goal = result["fovea"], result.get("goal", {})
+        seconds = fovea["seconds"]
+        time = f"{seconds * 1e6:.2f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+        share = result.get("roofline_share", fovea["share"])  # what is in cache has nothing to read
+        wanted = f"{goal['seconds'] * 1e6:.2f} µs" if "seconds" in goal else f"{goal.get('roofline', goal.get('share', 0)):.2f}"
+        read = f"{result['read_bandwidth'] / 1e9:.1f} GB/s" if "read_bandwidth" in result else ""
+        rows.append(f"| {result['shape']} | {time} | {share:.2f} | {wanted if goal else ''} | {read} | {fovea['spread']:.1%} | "
+                    f"{fovea['error_over_bound']:.3f} |")
+    return "\n".join(rows)
 
 
 def short_path(name):

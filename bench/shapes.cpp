@@ -1,8 +1,10 @@
 #include "shapes.h"
 
 #include <algorithm>
+#include <iterator>
 #include <regex>
 #include <stdexcept>
+#include <utility>
 
 namespace fovea::bench {
 namespace {
@@ -20,21 +22,62 @@ constexpr CoreShape kCore[] = {
     {"1,32,32,512,512,80", 0.82, 0.80},          {"1,16,16,300,77,40", 0.70, 0.68},
 };
 
+// Share of the roofline with few query heads a key-value head, and with many.
+struct DecodeType {
+  fovea_dtype type;
+  const char *name;
+  double few, many;  // at AVX-512
+};
+
+constexpr DecodeType kDecodeTypes[] = {
+    {FOVEA_F32, "f32", 0.93, 0.93}, {FOVEA_F16, "f16", 0.85, 0.62},   {FOVEA_BF16, "bf16", 0.90, 0.75},
+    {FOVEA_I8, "i8", 0.70, 0.62},   {FOVEA_Q8_0, "q8_0", 0.70, 0.62}, {FOVEA_Q4_0, "q4_0", 0, 0},
+};
+constexpr int kDecodeGroups[] = {1, 4, 8, 16};
+constexpr int kFewDecodeGroups = 4;
+constexpr double kNarrowerDecode = 0.05;  // so much less where vectors are half as long
+
+struct ShortDecode {
+  const char *text;
+  double share, seconds;
+};
+constexpr ShortDecode kShortDecode[] = {{"1,8,8,1,16,64", 0, 2e-6}, {"1,8,8,1,128,64", 1 / 1.5, 0}};
+
 constexpr const char *kTiny = "1,1,1,1,10,512";
 constexpr double kTinySeconds = 1e-6;
+
+const DecodeType &decode_type(fovea_dtype type) {
+  return *std::find_if(std::begin(kDecodeTypes), std::end(kDecodeTypes), [&](const DecodeType &t) { return t.type == type; });
+}
+
+// Batch entries and keys: from the last-level cache where elements are small, and from memory.
+std::vector<std::string> long_decode_shapes() {
+  std::vector<std::string> shapes;
+  for (const auto &[batch, keys] : {std::pair("1", "4096"), std::pair("1", "32768"), std::pair("8", "4096")}) {
+    for (const DecodeType &type : kDecodeTypes) {
+      for (const int group : kDecodeGroups)
+        shapes.push_back(std::string(batch) + "," + std::to_string(8 * group) + ",8,1," + keys + ",128 " + type.name);
+    }
+  }
+  return shapes;
+}
 
 }  // namespace
 
 Shape parse_shape(const std::string &text) {
-  static const std::regex pattern(R"(\s*(\d+),(\d+),(\d+),(\d+),(\d+),(\d+)(?:/(\d+))?(\s+causal)?\s*)");
+  static const std::regex pattern(R"(\s*(\d+),(\d+),(\d+),(\d+),(\d+),(\d+)(?:/(\d+))?(\s+causal)?(?:\s+(\w+))?\s*)");
   std::smatch match;
   if (!std::regex_match(text, match, pattern)) {
-    throw std::invalid_argument("'" + text + "' is not batch,heads_q,heads_kv,seq_q,seq_kv,dim_k[/dim_v] [causal]");
+    throw std::invalid_argument("'" + text + "' is not batch,heads_q,heads_kv,seq_q,seq_kv,dim_k[/dim_v] [causal] [type]");
   }
+  const std::string type = match[9].matched ? match[9].str() : "f32";
+  const auto *const found =
+      std::find_if(std::begin(kDecodeTypes), std::end(kDecodeTypes), [&](const DecodeType &t) { return type == t.name; });
+  if (found == std::end(kDecodeTypes)) throw std::invalid_argument("'" + type + "' is not f32, f16, bf16, i8, q8_0 or q4_0");
   const auto number = [&](size_t i) { return std::stoll(match[i].str()); };
   const Shape shape = {
-      number(1),       number(2), number(3), number(4), number(5), number(6), match[7].matched ? number(7) : number(6),
-      match[8].matched};
+      number(1),        number(2),  number(3), number(4), number(5), number(6), match[7].matched ? number(7) : number(6),
+      match[8].matched, found->type};
   if (std::min({shape.batch, shape.heads_q, shape.heads_kv, shape.seq_q, shape.seq_kv, shape.dim_k, shape.dim_v}) == 0 ||
       shape.heads_q % shape.heads_kv != 0) {
     throw std::invalid_argument("'" + text + "': sizes start at 1, and heads_q is a multiple of heads_kv");
@@ -47,7 +90,8 @@ std::string format(const Shape &s) {
   for (const int64_t size : {s.batch, s.heads_q, s.heads_kv, s.seq_q, s.seq_kv}) text += std::to_string(size) + ",";
   text += std::to_string(s.dim_k);
   if (s.dim_v != s.dim_k) text += "/" + std::to_string(s.dim_v);
-  return s.causal ? text + " causal" : text;
+  if (s.causal) text += " causal";
+  return s.kv_type == FOVEA_F32 ? text : text + " " + decode_type(s.kv_type).name;
 }
 
 double pairs(const Shape &s) {
@@ -62,13 +106,24 @@ double pairs(const Shape &s) {
 bool has_goals(fovea_isa level) { return level == FOVEA_ISA_AVX512_BF16 || level == FOVEA_ISA_AVX512 || level == FOVEA_ISA_AVX2; }
 
 Goal goal(const Shape &shape, fovea_isa level) {
-  if (!has_goals(level)) return {0, 0};
+  if (!has_goals(level)) return {0, 0, 0};
   const std::string text = format(shape);
-  if (text == kTiny) return {0, kTinySeconds};
+  if (text == kTiny) return {0, kTinySeconds, 0};
   for (const CoreShape &core : kCore) {
-    if (text == core.text) return {level == FOVEA_ISA_AVX2 ? core.avx2 : core.avx512, 0};
+    if (text == core.text) return {level == FOVEA_ISA_AVX2 ? core.avx2 : core.avx512, 0, 0};
   }
-  return {0, 0};
+  for (const ShortDecode &decode : kShortDecode) {
+    if (text == decode.text) return {decode.share, decode.seconds, 0};
+  }
+  if (!is_decode(shape) || !in_decode_set(shape)) return {0, 0, 0};
+  const DecodeType &type = decode_type(shape.kv_type);
+  const double share = shape.heads_q / shape.heads_kv <= kFewDecodeGroups ? type.few : type.many;
+  return {0, 0, share > 0 && level == FOVEA_ISA_AVX2 ? share - kNarrowerDecode : share};
+}
+
+bool in_decode_set(const Shape &shape) {
+  static const std::vector<Shape> set = shape_set("decode");
+  return std::any_of(set.begin(), set.end(), [&](const Shape &s) { return format(s) == format(shape); });
 }
 
 Shape scaling_shape() { return parse_shape(kCore[0].text); }
@@ -79,9 +134,8 @@ std::vector<Shape> shape_set(const std::string &name) {
     for (const CoreShape &core : kCore) shapes.push_back(parse_shape(core.text));
     shapes.push_back(parse_shape(kTiny));
   } else if (name == "decode") {
-    for (const char *text : {"1,32,8,1,4096,128", "1,32,8,1,32768,128", "8,32,8,1,2048,128", "1,32,32,1,4096,128"}) {
-      shapes.push_back(parse_shape(text));
-    }
+    for (const ShortDecode &decode : kShortDecode) shapes.push_back(parse_shape(decode.text));
+    for (const std::string &text : long_decode_shapes()) shapes.push_back(parse_shape(text));
   } else if (name == "quick") {
     for (const char *text : {"1,12,12,197,197,64", "8,12,12,512,512,64", "1,16,16,1024,1024,192/128 causal", kTiny}) {
       shapes.push_back(parse_shape(text));

@@ -10,10 +10,12 @@ namespace fovea::bench {
 
 struct Shape {
   int64_t batch, heads_q, heads_kv, seq_q, seq_kv, dim_k, dim_v;
-  bool causal;  // the last query sees the last key
+  bool causal;          // the last query sees the last key
+  fovea_dtype kv_type;  // of keys and values; all else is f32
 };
 
-// "1,16,16,1024,1024,192/128 causal": batch, heads_q, heads_kv, seq_q, seq_kv, dim_k[/dim_v]. Throws std::invalid_argument.
+// "1,16,16,1024,1024,192/128 causal", "1,32,8,1,4096,128 q8_0": batch, heads_q, heads_kv, seq_q, seq_kv, dim_k[/dim_v]. Throws
+// std::invalid_argument.
 Shape parse_shape(const std::string &text);
 std::string format(const Shape &shape);
 
@@ -29,11 +31,13 @@ inline bool is_decode(const Shape &s) {
 
 // What a shape is meant to reach at a level; 0 where nothing is set.
 struct Goal {
-  double share;    // of the measured multiply-add peak of the level, on one thread
-  double seconds;  // of a call
+  double share;     // of the measured multiply-add peak of the level, on one thread
+  double seconds;   // of a call, likewise
+  double roofline;  // share of the time that the slower of reading and multiply-adds takes alone, on one thread or two
 };
 Goal goal(const Shape &shape, fovea_isa level);
 bool has_goals(fovea_isa level);
+bool in_decode_set(const Shape &shape);
 
 constexpr double kScalingGoal = 1.9;  // two threads against one, on scaling_shape()
 Shape scaling_shape();

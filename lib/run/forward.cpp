@@ -137,7 +137,7 @@ void run_task(void *arg, int64_t i, int32_t worker) {
     const int64_t index = i / plan.splits, split = i % plan.splits;
     Partial partials[kMaxChunks];
     find_partials(run, index, partials);
-    task.keys_are_cold = false;
+    task.keys_are_cold = plan.fetch_ahead && block.first_of_head;
     task.next = nullptr;
     task.chunk_begin = chunks * split / plan.splits;
     task.chunk_end = chunks * (split + 1) / plan.splits;

@@ -134,17 +134,25 @@ TEST_P(AccuracyTest, Of16BitsLikeFloatArithmetic) {
     for (const char *sizes : {"sq=64 skv=256 dk=64 dv=64", "sq=40 skv=1024 dk=128 dv=128", "sq=2 skv=1024 dk=128 dv=128",
                               "sq=16 skv=4096 dk=64 dv=64", "sq=60 skv=240 dk=128 dv=128"}) {
       for (const char *gain : {"1", "3", "10"}) {
-        reference::ProblemLine line;
-        ASSERT_EQ(reference::parse(std::string(sizes) + " gain=" + gain + " " + types, &line), "");
-        const reference::ProblemData data(line);
-        ASSERT_EQ(reference::run_guarded(context.get(), data.params), "");
-        const std::vector<float> out = data.dense_out();
-        const std::vector<double> exact = reference::attention(data.params).out;
-        const Errors ours(exact, {out.begin(), out.end()}), naive(exact, naive_attention(data.params));
-        EXPECT_LE(ours.largest, 2 * naive.largest) << reference::format(line);
-        if (line.type_out != "f32") {  // errors of one rounding each, so that their mean is that of independent numbers
-          EXPECT_LT(std::fabs(ours.mean), 5 * std::sqrt(ours.mean_square / double(exact.size()))) << reference::format(line);
+        // Where a few keys have nearly all weight, the largest error of one problem is luck: of three it is less so.
+        double ours_largest = 0, naive_largest = 0;
+        std::string problem;
+        for (const char *seed : {"1", "2", "3"}) {
+          reference::ProblemLine line;
+          ASSERT_EQ(reference::parse(std::string(sizes) + " gain=" + gain + " seed=" + seed + " " + types, &line), "");
+          const reference::ProblemData data(line);
+          ASSERT_EQ(reference::run_guarded(context.get(), data.params), "");
+          const std::vector<float> out = data.dense_out();
+          const std::vector<double> exact = reference::attention(data.params).out;
+          const Errors ours(exact, {out.begin(), out.end()}), naive(exact, naive_attention(data.params));
+          ours_largest = std::max(ours_largest, ours.largest);
+          naive_largest = std::max(naive_largest, naive.largest);
+          problem = reference::format(line);
+          if (line.type_out != "f32") {  // errors of one rounding each, so that their mean is that of independent numbers
+            EXPECT_LT(std::fabs(ours.mean), 5 * std::sqrt(ours.mean_square / double(exact.size()))) << reference::format(line);
+          }
         }
+        EXPECT_LE(ours_largest, 2 * naive_largest) << problem;
       }
     }
   }

@@ -8,7 +8,7 @@
 namespace fovea::FOVEA_LEVEL {
 namespace {
 
-struct Simd : ShuffledByLane<BufferedTail<XsimdVector<FOVEA_XSIMD_ARCH>>> {
+struct Simd : ShuffledByLane<BlocksByLane<BufferedTail<XsimdVector<FOVEA_XSIMD_ARCH>>>> {
   using Dot = FloatDot<Simd>;
   // 24 accumulators, 3 query or 4 value vectors and a broadcast fit the 32 registers: 99 % of what the multiply-add pipes of
   // Neoverse V1, V2 and Apple M1 can do, as bench/mca.py predicts.
@@ -17,6 +17,7 @@ struct Simd : ShuffledByLane<BufferedTail<XsimdVector<FOVEA_XSIMD_ARCH>>> {
   static constexpr int kValueVectors = 4;
   static constexpr int value_rows(int vectors) { return vectors == 4 ? 6 : 8; }
   static constexpr int value_vectors(int64_t) { return kValueVectors; }
+  static constexpr int kSumsByDims = 16, kFewRowsSums = 24;
 
   // In a register, from where FMLA takes it by element: LD1R, which fills a vector from memory, takes time of a multiply-add pipe
   // too.

@@ -20,11 +20,13 @@ struct SveVector {
   static constexpr int kValueVectors = 4;
   static constexpr int value_rows(int vectors) { return vectors == 4 ? 6 : 8; }
   static constexpr int value_vectors(int64_t) { return kValueVectors; }
+  static constexpr int kSumsByDims = 16, kFewRowsSums = 24;
 
   static FOVEA_INLINE svbool_t all() { return svptrue_b32(); }
   static FOVEA_INLINE Vector load(const float *p) { return svld1(all(), p); }
   static FOVEA_INLINE void store(float *p, Vector v) { svst1(all(), p, v); }
   static FOVEA_INLINE Vector set1(float x) { return svdup_f32(x); }
+  static FOVEA_INLINE Vector in_register(Vector a) { return a; }
   static FOVEA_INLINE Vector add(Vector a, Vector b) { return svadd_x(all(), a, b); }
   static FOVEA_INLINE Vector sub(Vector a, Vector b) { return svsub_x(all(), a, b); }
   static FOVEA_INLINE Vector mul(Vector a, Vector b) { return svmul_x(all(), a, b); }
@@ -79,7 +81,7 @@ struct SveVector {
   static FOVEA_INLINE void store_tail(float *p, Vector v, Tail n) { svst1(svwhilelt_b32(0, n), p, v); }
 };
 
-struct Simd : ShuffledByLane<SveVector> {
+struct Simd : ShuffledByLane<BlocksByLane<SveVector>> {
   using Dot = FloatDot<Simd>;
   static FOVEA_INLINE Vector exp2(Vector t) { return exp2_by_exponent_bits<Simd>(t); }
 };

@@ -20,6 +20,7 @@ template <class Simd, int NV>
 class BlockScores {
   using Key = typename Simd::Dot::Key;
   static constexpr int L = Simd::kLanes, kWidth = NV * L, kRows = Panel<Simd>::kRows;
+  static constexpr bool kMayBeFewRows = (NV - 1) * L < kFewRows;
 
  public:
   BlockScores(Task<Simd> &task, Panel<Simd> &panel, Block &block) : task_(task), panel_(panel), block_(block) {
@@ -156,11 +157,11 @@ class BlockScores {
   }
 
   // Where kKeyTile keys from `key` on may be read: in the block, or in a padded copy of its first or last tile.
-  struct KeyRows {
+  struct TileKeys {
     const Key *k;
     int64_t stride;
   };
-  KeyRows key_rows(int64_t key) const {
+  TileKeys tile_keys(int64_t key) const {
     if (block_.first <= key && key + kKeyTile <= block_.keys) return {block_.template key<Key>(key), block_.k_stride};
     const int end = key < block_.first ? 0 : 1;
     const int64_t dims = whole_lanes<Simd>(task_.call->dim_k);
@@ -177,7 +178,7 @@ class BlockScores {
 
   template <TileKind kKind>
   bool exponentiate(int64_t key, bool referenced, float *p) {
-    const KeyRows rows = key_rows(key);
+    const TileKeys rows = tile_keys(key);
     TileWork<Simd> work;
     if constexpr (kKind == TileKind::kWorked) {
       work = tile_work(key);
@@ -220,12 +221,41 @@ class BlockScores {
     }
   }
 
-  void score_keys(int64_t key, float *score) {
-    if (task_.dims_in_lanes) {
-      return score_tile_by_dims<Simd>(block_.template key<float>(key), block_.k_stride, block_.first - key, block_.keys - key,
-                                      panel_.queries, panel_.rows, task_.call->dim_k, score);
+  KeyTile key_tile(int64_t key) const {
+    const KeyRows &rows = *task_.k_rows;
+    return {rows.row + key, rows.scale + key, rows.ahead ? rows.row + key + rows.ahead : nullptr,
+            row_bytes(rows.dtype, task_.call->dim_k)};
+  }
+
+  void exponentiate_in_place(int64_t key, float *p) const {
+    with_elements<Simd>(task_.k_rows->dtype, [&](auto elements) {
+      exponentiate_few_rows<Simd, decltype(elements)>(key_tile(key), panel_.queries, panel_.rows, task_.call->dim_k, panel_.state,
+                                                      p);
+    });
+  }
+
+  void score_keys_in_place(int64_t key, float *score) const {
+    KeyTile tile = key_tile(key);
+    const char *row[kKeyTile];
+    float scale[kKeyTile];
+    if (key < block_.first || block_.keys < key + kKeyTile) {  // its first or last key stands for those that are not there
+      for (int64_t j = 0; j < kKeyTile; ++j) {
+        const int64_t there = clamp(key + j, block_.first, block_.keys - 1);
+        row[j] = task_.k_rows->row[there];
+        scale[j] = task_.k_rows->scale[there];
+      }
+      tile = {row, scale, nullptr, 0};
     }
-    const KeyRows rows = key_rows(key);
+    with_elements<Simd>(task_.k_rows->dtype, [&](auto elements) {
+      score_few_rows<Simd, decltype(elements)>(tile, panel_.queries, panel_.rows, task_.call->dim_k, score, kWidth);
+    });
+  }
+
+  void score_keys(int64_t key, float *score) {
+    if constexpr (kMayBeFewRows) {
+      if (task_.few_rows) return score_keys_in_place(key, score);
+    }
+    const TileKeys rows = tile_keys(key);
     for (int t = 0; t < kKeyTile; t += Simd::kKeyTile)
       score_tile<Simd, NV>(rows.k + t * rows.stride, rows.stride, panel_.queries, task_.call->dim_k, score + t * kWidth);
   }
@@ -299,14 +329,17 @@ class BlockScores {
     const bool scores_first = task_.call->score != nullptr;
     if (scores_first) finish_scores(range_.first, range_.keys, task_.p + range_.first * kWidth);
     // Tiles are fused where their scores need not be in memory. Their references are those of kKeyTile keys.
-    const bool fused = !scores_first && !task_.dims_in_lanes, plain = fused && !range_.shaped;
+    const bool fused = !scores_first && !task_.few_rows, plain = fused && !range_.shaped;
+    const bool plain_few = !scores_first && !range_.shaped && task_.few_rows && panel_.rows <= rows_by_dims<Simd>(panel_.rows);
     bool untouched = !panel_.chunk_started, referenced = !untouched && every_row_has_reference(state, NV);
     for (int64_t key = range_.first; key < range_.keys; key += kKeyTile) {
       ahead.fetch();
       if (mask_matters_) ahead.fetch_scattered(key / kKeyTile);
       float *p = task_.p + key * kWidth;
       const bool whole = range_.whole(key);
-      if (plain && referenced && whole) {
+      if (plain_few && referenced && whole && block_.first <= key) {
+        exponentiate_in_place(key, p);
+      } else if (plain && referenced && whole) {
         exponentiate<TileKind::kWhole>(key, referenced, p);
       } else if (plain && referenced && range_.whole_begin <= key && range_.whole_end == block_.keys) {
         exponentiate_last(key, p);
@@ -320,7 +353,7 @@ class BlockScores {
         if (!scores_first) finish_scores(key, smaller(key + kKeyTile, range_.keys), p);
         if (!take_references(p, rise(), state, NV)) return BlockSums::kIncomplete;
         exponentiate_scores(p, state, NV);
-        if (fused) referenced = every_row_has_reference(state, NV);
+        if (!scores_first) referenced = every_row_has_reference(state, NV);
       }
       untouched = false;
       if (key + kKeyTile < range_.keys && run_ends<Simd>(key + kKeyTile)) end_run(state, NV);

@@ -66,6 +66,26 @@ FOVEA_INLINE uint16_t bf16_of_float(float x) {
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+// For instruction sets without instructions for quantised blocks that would be worth it: lane by lane.
+template <class Base>
+struct BlocksByLane : Base {
+  using typename Base::Vector;
+  static FOVEA_INLINE Vector set1_f16(const char *p) {
+    uint16_t half;
+    __builtin_memcpy(&half, p, sizeof half);
+    return Base::set1(float_of_f16(half));
+  }
+  static FOVEA_INLINE void load_nibbles(const unsigned char *p, Vector scale, Vector &low, Vector &high) {
+    float lows[Base::kLanes], highs[Base::kLanes];
+    for (int i = 0; i < Base::kLanes; ++i) {
+      lows[i] = static_cast<float>((p[i] & 15) - 8);
+      highs[i] = static_cast<float>((p[i] >> 4) - 8);
+    }
+    low = Base::mul(Base::load(lows), scale);
+    high = Base::mul(Base::load(highs), scale);
+  }
+};
+
 // For instruction sets without conversions: lane by lane.
 template <class Base>
 struct ConvertedByLane : Base {

@@ -23,6 +23,7 @@ class Forward {
   static void forward(const ForwardTask *task) {
     Forward f;
     f.task_.begin(*task->problem, task->rows, task->scratch, task->mask_map, true);
+    f.task_.keys_are_cold = task->keys_are_cold;
     f.run_chunks(*task);
     if (task->partials == nullptr) f.write_results();
   }
@@ -56,7 +57,8 @@ class Forward {
         }
         if (begin >= chunk_end) break;
         Block block;
-        task_.load_block(begin, smaller(begin + kBlockKeys, smaller(chunk_end, most_limit)), larger(first - begin, 0), block);
+        task_.load_block(begin, smaller(begin + kBlockKeys, smaller(chunk_end, most_limit)), most_limit, larger(first - begin, 0),
+                         block);
         look_ahead(task, block.begin + block.keys, most_limit, count * ((block.keys + kKeyTile - 1) / kKeyTile));
         for (int64_t i = 0; i < task_.panel_count; ++i) {
           if (task_.panels[i].next != begin) continue;
@@ -94,7 +96,7 @@ class Forward {
     const Problem &problem = *task_.call;
     ahead_.clear();
     if (end < most_limit) {
-      if (task.keys_are_cold) fetch_keys(task_.rows, end, smaller(most_limit - end, kBlockKeys));
+      if (task.keys_are_cold && !task_.few_rows) fetch_keys(task_.rows, end, smaller(most_limit - end, kBlockKeys));
     } else if (task.next) {
       const RowRange &next = *task.next;
       if (next.batch != task_.rows.batch || next.head_kv != task_.rows.head_kv)
@@ -174,6 +176,12 @@ class Forward {
       panel.started = true;
     }
     panel.chunk_started = true;
+    if (task_.few_rows) {
+      if (multiply_few_values<Simd>(job, *task_.v_rows, panel.rows, task_.value_sums)) return;
+      task_.load_values(block);
+      job.v = block.v;
+      job.v_stride = block.v_stride;
+    }
     multiply_values<Simd>(job, panel.rows);
   }
 
@@ -266,7 +274,8 @@ class Forward {
       for (int64_t begin = task_.next_block(panel, panel.first / kBlockKeys * kBlockKeys); begin != kNoBlock;
            begin = task_.next_block(panel, begin + kBlockKeys)) {
         Block block;
-        task_.load_block(begin, smaller(begin + kBlockKeys, panel.most_limit), larger(panel.first - begin, 0), block);
+        task_.load_block(begin, smaller(begin + kBlockKeys, panel.most_limit), panel.most_limit, larger(panel.first - begin, 0),
+                         block);
         select_weights<Simd::kPanelVectors>(panel, block);
       }
     }

@@ -7,17 +7,23 @@
 //   kWindowPanelVectors                 of panels of a call with a window (causal is one)
 //   kValueVectors, value_rows(w)        tile of outputs: value_rows(w) rows x w <= kValueVectors vectors of value dims;
 //   value_vectors(rows)                 w for so many rows
+//   kSumsByDims                         of few rows: sums in registers beside a key's and a query's dims, a power of two
+//   kFewRowsSums                        likewise of outputs, beside values and three weights
 //   clamp(t, low, high)                 NaN stays NaN
 //   exponent_bits(biased)               the low bits of its lanes shifted into the exponent: 2^n from n + 127
+//   in_register(a)                      a, which the compiler shall not load again for each use
 //   load, store, set1, add, sub, mul, div, fma(a, b, c) = a * b + c, abs, max, min, select_less(a, b, x, y) = a < b ? x : y
 //   sums<n>(x)                          lane i: the sum over the lanes of x[i], i < n <= kLanes; formed alike for each
 //   lanes<n>(a, from)                   lanes [from, from + n) of a, the last again to the end
+//   repeat<n>(a)                        lanes [0, n) of a again and again; n is a power of two
 //   all_less(a, b), all_finite(a)       over all lanes; false where a lane is NaN
 //   exp2(t)                             relative error <= 2^-22, exactly 1 at 0, exactly 0 where 2^t is below FLT_MIN, inf above
 //                                       FLT_MAX, NaN for NaN
 //   Tail, tail(n), load_tail, store_tail   the first n < kLanes elements; nothing behind them is touched, other lanes load as 0
 //   load_columns(row, d, x)             x[i] = row[lane][d + i] lane by lane, for i < kColumns; for i < kMostColumns too
 //   load_i8                             kLanes signed bytes
+//   load_nibbles(p, scale, low, high)   scale * (the low and the high 4 bits of kLanes bytes - 8); kLanes <= 16
+//   set1_f16(p)                         the f16 at p, of any alignment, in all lanes
 //   load_f16, load_bf16, store_f16, store_bf16   kLanes 16-bit elements, the bits that convert.inl.h makes of them
 //
 // Every function here has internal linkage or lies in a namespace of the level: see docs/architecture.md for why.
@@ -101,6 +107,7 @@ struct XsimdVector {
   static FOVEA_INLINE Vector load(const float *p) { return Vector::load_unaligned(p); }
   static FOVEA_INLINE void store(float *p, Vector v) { v.store_unaligned(p); }
   static FOVEA_INLINE Vector set1(float x) { return Vector(x); }
+  static FOVEA_INLINE Vector in_register(Vector a) { return a; }
   static FOVEA_INLINE Vector add(Vector a, Vector b) { return a + b; }
   static FOVEA_INLINE Vector sub(Vector a, Vector b) { return a - b; }
   static FOVEA_INLINE Vector mul(Vector a, Vector b) { return a * b; }
@@ -140,6 +147,13 @@ struct ShuffledByLane : Base {
     float all[Base::kLanes], some[Base::kLanes];
     Base::store(all, a);
     for (int i = 0; i < Base::kLanes; ++i) some[i] = all[from + (i < kCount ? i : kCount - 1)];
+    return Base::load(some);
+  }
+  template <int kCount>
+  static FOVEA_INLINE Vector repeat(Vector a) {
+    float all[Base::kLanes], some[Base::kLanes];
+    Base::store(all, a);
+    for (int i = 0; i < Base::kLanes; ++i) some[i] = all[i % kCount];
     return Base::load(some);
   }
 };

@@ -1,5 +1,6 @@
 // What a task reads and where: its rows in panels, their queries packed, blocks of its keys, and its scratch.
 #pragma once
+#include "kernels/generic/few_rows.inl.h"
 #include "kernels/generic/mask.inl.h"
 #include "kernels/generic/rows.inl.h"
 
@@ -43,7 +44,7 @@ struct KeyRun {
 
 // A block of keys as the tiles read it.
 struct Block {
-  const void *k;   // of the block's first key: rows of whole_lanes(dim_k) Keys, of dim_k floats where dims are in the lanes
+  const void *k;   // of the block's first key: rows of whole_lanes(dim_k) Keys, of dim_k floats where rows are few, and asked for
   const float *v;  // likewise
   int64_t k_stride, v_stride;
   int64_t begin, keys;
@@ -66,7 +67,8 @@ struct Task {
   const Problem *call;
   RowRange rows;
   MaskMap mask_map;
-  bool dims_in_lanes;
+  bool few_rows;            // see few_rows.inl.h
+  bool keys_are_cold;       // where rows are few, keys are fetched ahead
   bool always_shaped;       // scores of every block are changed
   float query_scale, step;  // what packed queries are multiplied by; see softmax.inl.h
   ScoreShape<Simd> shape;
@@ -80,6 +82,8 @@ struct Task {
   float *padded_tiles;                                      // see Block
   float *marks;                                             // like p, for find_excluded()
   float *bias;                                              // like p, of the mask
+  KeyRows *k_rows, *v_rows;                                 // of the block, where rows are few
+  float *value_sums;                                        // see multiply_few_values()
   float *k_copy, *v_copy, *chunk_sums, *out_copy, *q_copy;  // null where the tensor's own memory always serves
 
   void carve(const Problem &problem, int64_t row_count, void *scratch) {
@@ -90,9 +94,11 @@ struct Task {
     const int64_t panel_vectors = windowed ? Simd::kWindowPanelVectors : Simd::kPanelVectors;
     panel_count = (vectors + panel_vectors - 1) / panel_vectors;
     panels = arena.take<Panel<Simd>>(panel_count);
-    const int64_t by_dims = smaller(row_count, kFewRows) * padded_dim<Simd>(problem.dim_k);
-    packed_queries = arena.take<float>(larger(by_dims, vectors * L * whole_lanes<Simd>(problem.dim_k) / kDims));
+    packed_queries = arena.take<float>(vectors * L * padded_dim<Simd>(problem.dim_k));
     p = arena.take<float>(kBlockKeys * kRows);
+    k_rows = arena.take<KeyRows>(1);
+    v_rows = arena.take<KeyRows>(1);
+    value_sums = arena.take<float>(smaller(row_count, kFewRows) * padded_dim<Simd>(problem.dim_v));
     padded_tiles = arena.take<float>(2 * kKeyTile * problem.dim_k);
     const bool cut = pages_cut_blocks(problem);
     k_copy = in_place(problem.k, problem.dim_k) && !cut ? nullptr : arena.take<float>(kBlockKeys * problem.dim_k);
@@ -107,10 +113,11 @@ struct Task {
   void begin(const Problem &problem, const RowRange &range, void *scratch, const MaskMap &map, bool scores_wanted) {
     rows = range;
     mask_map = map;
+    keys_are_cold = false;
     const int64_t count = rows.row_end - rows.row_begin;
     carve(problem, count, scratch);
     // Depends on the row's own entry alone, not on the rows of a task, so that a row's bits do not depend on how tasks are cut.
-    dims_in_lanes = rows.q_len * problem.group <= kFewRows;
+    few_rows = rows.q_len * problem.group <= kFewRows;
     set_scale();
     const auto unit = static_cast<double>(shape.unit);
     // Its reciprocal shall not be subnormal; scores that such a cap would change are far outside of the error bound.
@@ -134,7 +141,7 @@ struct Task {
       panel.rows = static_cast<int>(smaller(panel.vectors * L, count - row));
       panel.queries = queries;
       begin_panel(panel, scores_wanted ? queries : nullptr);
-      queries += panel.vectors * L * whole_lanes<Simd>(problem.dim_k) / kDims;
+      queries += panel.vectors * L * padded_dim<Simd>(problem.dim_k);
       vectors -= panel.vectors;
       row += panel.rows;
     }
@@ -194,8 +201,8 @@ struct Task {
         load_elements<Simd>(element(problem.q, offset[r]), problem.q.dtype, problem.q.stride[3], problem.dim_k,
                             q_copy + r * problem.dim_k);
     }
-    if (dims_in_lanes)
-      pack_rows(q, panel.rows, queries);
+    if (few_rows)
+      pack_rows<Simd>(q, panel.rows, problem.dim_k, query_scale, queries);
     else
       pack_queries(q, panel.vectors, queries);
   }
@@ -240,28 +247,62 @@ struct Task {
     }
   }
 
-  void pack_rows(const float *const *q, int count, float *packed) const {
-    const int64_t dim_k = call->dim_k, padded = padded_dim<Simd>(dim_k);
-    for (int r = 0; r < count; ++r, packed += padded) {
-      const int64_t whole = dim_k / L * L;
-      for (int64_t d = 0; d < whole; d += L) Simd::store(packed + d, Simd::mul(Simd::load(q[r] + d), Simd::set1(query_scale)));
-      for (int64_t d = whole; d < padded; ++d) packed[d] = d < dim_k ? q[r][d] * query_scale : 0.0f;
-    }
-  }
-
-  void load_block(int64_t begin, int64_t end, int64_t first, Block &block) {
+  // limit: keys from there on are not read.
+  void load_block(int64_t begin, int64_t end, int64_t limit, int64_t first, Block &block) {
     const Problem &problem = *call;
     const Tensor &k = problem.k, &v = problem.v;
     block.begin = begin;
     block.keys = end - begin;
     block.first = first;
-    if (dims_in_lanes)
-      block.k = find_keys(k, problem.k_scale, first, problem.dim_k, problem.dim_k, k_copy, block, &block.k_stride);
-    else
+    if (few_rows) {
+      if (problem.score_replaces || !find_rows_of_keys(k, problem.k_scale, problem.dim_k, block, limit, kKeyTile, *k_rows)) {
+        const float *keys = find_keys(k, problem.k_scale, first, problem.dim_k, problem.dim_k, k_copy, block, &block.k_stride);
+        set_rows_of_keys(keys, block.k_stride, block, *k_rows);
+        block.k = keys;
+      }
+      if (!find_rows_of_keys(v, problem.v_scale, problem.dim_v, block, limit, kKeyRun, *v_rows)) {
+        load_values(block);
+        set_rows_of_keys(block.v, block.v_stride, block, *v_rows);
+      }
+    } else {
       block.k = find_keys(k, problem.k_scale, first, problem.dim_k, whole_lanes<Simd>(problem.dim_k),
                           reinterpret_cast<Key *>(k_copy), block, &block.k_stride);
-    block.v = find_keys(v, problem.v_scale, first, problem.dim_v, problem.dim_v, v_copy, block, &block.v_stride);
+      load_values(block);
+    }
     block.padded[0] = block.padded[1] = nullptr;
+  }
+
+  // The block's values as floats.
+  void load_values(Block &block) const {
+    block.v = find_keys(call->v, call->v_scale, block.first, call->dim_v, call->dim_v, v_copy, block, &block.v_stride);
+  }
+
+  // Where each of the block's keys lies, and those that follow up to `limit`; false where some cannot be loaded from there.
+  bool find_rows_of_keys(const Tensor &t, const Tensor &scale, int64_t dim, const Block &block, int64_t limit,
+                         int64_t least_ahead, KeyRows &found) const {
+    if (!loads_in_place<Simd>(t, dim)) return false;
+    const int64_t stride = t.stride[2] * element_bytes(t.dtype), bytes = larger(row_bytes(t.dtype, dim), 1);
+    found.dtype = t.dtype;
+    found.ahead = keys_are_cold ? static_cast<int32_t>(clamp(kAheadBytes / bytes, least_ahead, kMostAhead)) : 0;
+    const int64_t end = block.keys + found.ahead, there = smaller(end, limit - block.begin);
+    KeyRun run = run_of_keys(block.begin + block.first);
+    for (int64_t key = block.first;;) {
+      const int64_t count = smaller(run.keys, there - key), scales = smaller(count, block.keys - key);
+      const char *first = key_of(t, run, 0);
+      for (int64_t j = 0; j < count; ++j) found.row[key + j] = first + j * stride;
+      const float *scale_of = scale.data ? reinterpret_cast<const float *>(key_of(scale, run, 0)) : nullptr;
+      for (int64_t j = 0; j < scales && scale_of; ++j) found.scale[key + j] = scale_of[j * scale.stride[2]];
+      if ((key += count) >= there) break;
+      run = run_of_keys(block.begin + key);
+    }
+    for (int64_t key = there; key < end; ++key) found.row[key] = found.row[there - 1];
+    return true;
+  }
+  static void set_rows_of_keys(const float *first, int64_t stride, const Block &block, KeyRows &found) {
+    found.dtype = FOVEA_F32;
+    found.ahead = 0;
+    for (int64_t key = block.first; key < block.keys; ++key)
+      found.row[key] = reinterpret_cast<const char *>(first + key * stride);
   }
 
   // The keys from `key` on, which some row may see.

@@ -18,6 +18,7 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
   static constexpr int kValueVectors = 4;
   static constexpr int value_rows(int vectors) { return vectors <= 2 ? 6 : 3; }
   static constexpr int value_vectors(int64_t rows) { return rows <= 3 ? 4 : 2; }  // few rows need more sums to hide their latency
+  static constexpr int kSumsByDims = 8, kFewRowsSums = 12;
 
   static FOVEA_INLINE Vector fma(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
   // Halves of two vectors, then pairs and lanes are added, so that in the end each lane is a sum of its own.
@@ -42,6 +43,11 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
     const __m256i index = _mm256_add_epi32(_mm256_min_epi32(lane, _mm256_set1_epi32(kCount - 1)), _mm256_set1_epi32(from));
     return _mm256_permutevar8x32_ps(a, index);
   }
+  template <int kCount>
+  static FOVEA_INLINE Vector repeat(Vector a) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_permutevar8x32_ps(a, _mm256_and_si256(lane, _mm256_set1_epi32(kCount - 1)));
+  }
   static FOVEA_INLINE bool all_finite(Vector a) {
     const __m256 zero = _mm256_sub_ps(a, a);  // NaN for NaN and infinities
     return _mm256_movemask_ps(_mm256_cmp_ps(zero, zero, _CMP_UNORD_Q)) == 0;
@@ -64,6 +70,18 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
   static FOVEA_INLINE void store_8(uint16_t *p, __m128i x) { _mm_storeu_si128(reinterpret_cast<__m128i *>(p), x); }
   static FOVEA_INLINE Vector load_i8(const int8_t *p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p))));
+  }
+  static FOVEA_INLINE Vector set1_f16(const char *p) {
+    short half;
+    __builtin_memcpy(&half, p, sizeof half);
+    return _mm256_cvtph_ps(_mm_set1_epi16(half));
+  }
+  static FOVEA_INLINE void load_nibbles(const unsigned char *p, Vector scale, Vector &low, Vector &high) {
+    const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p))),
+                  eight = _mm256_set1_epi32(8);
+    const __m256i lows = _mm256_and_si256(bytes, _mm256_set1_epi32(15)), highs = _mm256_srli_epi32(bytes, 4);
+    low = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(lows, eight)), scale);
+    high = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(highs, eight)), scale);
   }
   static FOVEA_INLINE Vector load_f16(const uint16_t *p) { return _mm256_cvtph_ps(load_8(p)); }
   static FOVEA_INLINE Vector load_bf16(const uint16_t *p) {

@@ -18,6 +18,7 @@ struct Vector4 {
   }
   static FOVEA_INLINE void store(float *p, Vector v) { __builtin_memcpy(p, &v, sizeof v); }
   static FOVEA_INLINE Vector set1(float x) { return Vector{x, x, x, x}; }
+  static FOVEA_INLINE Vector in_register(Vector a) { return a; }
   static FOVEA_INLINE Vector add(Vector a, Vector b) { return a + b; }
   static FOVEA_INLINE Vector sub(Vector a, Vector b) { return a - b; }
   static FOVEA_INLINE Vector mul(Vector a, Vector b) { return a * b; }
@@ -47,7 +48,7 @@ struct Vector4 {
   }
 };
 
-struct Simd : ShuffledByLane<ConvertedByLane<BufferedTail<Vector4>>> {
+struct Simd : ShuffledByLane<BlocksByLane<ConvertedByLane<BufferedTail<Vector4>>>> {
   using Dot = FloatDot<Simd>;
   // 8 accumulators, 2 query vectors and a product fit the 16 registers of SSE2.
   static constexpr int kPanelVectors = 2, kKeyTile = 4;
@@ -55,6 +56,7 @@ struct Simd : ShuffledByLane<ConvertedByLane<BufferedTail<Vector4>>> {
   static constexpr int kValueVectors = 2;
   static constexpr int value_rows(int) { return 4; }
   static constexpr int value_vectors(int64_t) { return kValueVectors; }
+  static constexpr int kSumsByDims = 8, kFewRowsSums = 12;
   static FOVEA_INLINE Vector exp2(Vector t) { return exp2_by_exponent_bits<Simd>(t); }
 };
 

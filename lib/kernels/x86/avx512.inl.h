@@ -18,7 +18,12 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
   static constexpr int kValueVectors = 4;
   static constexpr int value_rows(int vectors) { return vectors == 4 ? 6 : vectors == 3 ? 8 : 12; }
   static constexpr int value_vectors(int64_t) { return kValueVectors; }
+  static constexpr int kSumsByDims = 16, kFewRowsSums = 24;
 
+  static FOVEA_INLINE Vector in_register(Vector a) {
+    __asm__("" : "+v"(a.data));
+    return a;
+  }
   // xsimd 8.1 multiplies and adds here.
   static FOVEA_INLINE Vector fma(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
   // Halves of two vectors, then quarters, pairs and lanes are added, so that in the end each lane is a sum of its own.
@@ -51,6 +56,11 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
     const __m512i index = _mm512_add_epi32(_mm512_min_epi32(lane, _mm512_set1_epi32(kCount - 1)), _mm512_set1_epi32(from));
     return _mm512_permutexvar_ps(index, a);
   }
+  template <int kCount>
+  static FOVEA_INLINE Vector repeat(Vector a) {
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_permutexvar_ps(_mm512_and_epi32(lane, _mm512_set1_epi32(kCount - 1)), a);
+  }
   static FOVEA_INLINE bool all_finite(Vector a) {
     return _mm512_fpclass_ps_mask(a, 0x99) == 0;  // quiet and signalling NaN, both infinities
   }
@@ -77,6 +87,18 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
   static FOVEA_INLINE void store_16(uint16_t *p, __m256i x) { _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), x); }
   static FOVEA_INLINE Vector load_i8(const int8_t *p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))));
+  }
+  static FOVEA_INLINE Vector set1_f16(const char *p) {
+    short half;
+    __builtin_memcpy(&half, p, sizeof half);
+    return _mm512_cvtph_ps(_mm256_set1_epi16(half));
+  }
+  // What the 16 values of 4 bits are is looked up, by the low bits of each lane.
+  static FOVEA_INLINE void load_nibbles(const unsigned char *p, Vector scale, Vector &low, Vector &high) {
+    const __m512 values = _mm512_mul_ps(_mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7), scale);
+    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
+    low = _mm512_permutexvar_ps(bytes, values);
+    high = _mm512_permutexvar_ps(_mm512_srli_epi32(bytes, 4), values);
   }
   static FOVEA_INLINE Vector load_f16(const uint16_t *p) { return _mm512_cvtph_ps(load_16(p)); }
   static FOVEA_INLINE Vector load_bf16(const uint16_t *p) {

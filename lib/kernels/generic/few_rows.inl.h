@@ -1,0 +1,396 @@
+// Few rows a key-value head, as in decoding: the time is that of reading K and V, so both are read once, in their own type, where they lie.
+// A panel of queries in lanes would not be filled: scores have the dims in the lanes, and so the outputs have anyway. Sums are the same in
+// every tile shape.
+#pragma once
+#include "kernels/generic/elements.inl.h"
+#include "kernels/generic/softmax.inl.h"
+#include "kernels/generic/value.inl.h"
+
+namespace fovea::FOVEA_LEVEL {
+namespace {
+
+constexpr int kFewRows = 16;
+
+template <class Simd>
+constexpr int64_t padded_dim(int64_t dim) {
+  return (dim + Simd::kLanes - 1) / Simd::kLanes * Simd::kLanes;
+}
+
+// Rows are scored 8, 4, 2 or 1 at a time, the last repeated where three are left; never more than a vector has lanes for.
+template <class Simd>
+FOVEA_INLINE int rows_by_dims(int64_t left) {
+  return left >= 8 && Simd::kLanes >= 8 ? 8 : left >= 3 ? 4 : static_cast<int>(left);
+}
+
+// Queries of a tile of R rows: [dim / kLanes][R][kLanes], zero behind dim_k, times the scale; tiles one after the other.
+template <class Simd>
+void pack_rows(const float *const *q, int64_t count, int64_t dim_k, float scale, float *packed) {
+  constexpr int L = Simd::kLanes;
+  for (int64_t first = 0, rows; first < count; first += rows) {
+    rows = rows_by_dims<Simd>(count - first);
+    for (int64_t d = 0; d < dim_k; d += L) {
+      for (int64_t r = first; r < first + rows; ++r, packed += L) {
+        const float *row = q[r < count ? r : count - 1] + d;
+        if (d + L <= dim_k)
+          Simd::store(packed, Simd::mul(Simd::load(row), Simd::set1(scale)));
+        else
+          for (int64_t i = 0; i < L; ++i) packed[i] = d + i < dim_k ? row[i] * scale : 0.0f;
+      }
+    }
+  }
+}
+
+// A tile of keys: where they lie, and the rows to be fetched meanwhile.
+struct KeyTile {
+  const char *const *row;
+  const float *scale;
+  const char *const *ahead;  // null: none
+  int64_t bytes;             // of a row
+};
+
+// The scores of R rows, as many keys at a time as kSumsByDims registers hold sums of.
+template <class Simd, class E, int R>
+struct ScoresByDims {
+  using Vector = typename Simd::Vector;
+  static constexpr int L = Simd::kLanes, V = E::kVectors;
+  static constexpr int J = kKeyTile < Simd::kSumsByDims / R ? kKeyTile : Simd::kSumsByDims / R, kSums = R * J;
+  static constexpr int kAtOnce = kSums < L ? kSums : L;  // sums that come to lie in one vector: those of a key side by side
+
+  // acc[key * R + row], lane by lane, over the dims [begin, end) of all keys of the group that begins at `first`, and the tail where they
+  // are the last whole ones.
+  static FOVEA_INLINE void multiply_run(const KeyTile &tile, int first, const float *rows, int64_t begin, int64_t end,
+                                        int64_t whole, int64_t dim_k, Vector (&acc)[kSums]) {
+    const char *const *key = tile.row + first;
+    const float *scale = tile.scale + first;
+    rows += begin * R;
+    FOVEA_UNROLL
+    for (int i = 0; i < kSums; ++i) acc[i] = Simd::set1(0.0f);
+    for (int64_t d = begin; d < end; d += L * V, rows += L * V * R) {
+      if constexpr (J * V <= Simd::kSumsByDims / 2) {
+        Vector x[J][V];
+        FOVEA_UNROLL
+        for (int j = 0; j < J; ++j) E::load(key[j], scale[j], d, x[j]);
+        FOVEA_UNROLL
+        for (int v = 0; v < V; ++v) {
+          FOVEA_UNROLL
+          for (int r = 0; r < R; ++r) {
+            const auto q = Simd::in_register(Simd::load(rows + (v * R + r) * L));
+            FOVEA_UNROLL
+            for (int j = 0; j < J; ++j) acc[j * R + r] = Simd::fma(q, x[j][v], acc[j * R + r]);
+          }
+        }
+      } else {  // too many registers
+        FOVEA_UNROLL
+        for (int j = 0; j < J; ++j) {
+          Vector x[V];
+          E::load(key[j], scale[j], d, x);
+          FOVEA_UNROLL
+          for (int v = 0; v < V; ++v) {
+            FOVEA_UNROLL
+            for (int r = 0; r < R; ++r) acc[j * R + r] = Simd::fma(Simd::load(rows + (v * R + r) * L), x[v], acc[j * R + r]);
+          }
+        }
+      }
+    }
+    if (end < whole || whole == dim_k) return;
+    const int rest = static_cast<int>(dim_k - whole);
+    const auto tail = Simd::tail(rest);
+    FOVEA_UNROLL
+    for (int j = 0; j < J; ++j) {
+      const auto x = E::load_tail(key[j], scale[j], whole, rest, tail);
+      FOVEA_UNROLL
+      for (int r = 0; r < R; ++r) acc[j * R + r] = Simd::fma(Simd::load(rows + r * L), x, acc[j * R + r]);
+    }
+  }
+
+  static FOVEA_INLINE void multiply(const KeyTile &tile, int first, const float *rows, int64_t dim_k, Vector (&acc)[kSums]) {
+    for (int j = 0; j < J && tile.ahead; ++j) fetch_row(tile.ahead[first + j], tile.bytes);
+    const int64_t whole = dim_k / (L * V) * (L * V);
+    if (whole <= kDimRun * L) return multiply_run(tile, first, rows, 0, whole, whole, dim_k, acc);
+    alignas(64) float sums[kSums * L];
+    multiply_runs(tile, first, rows, whole, dim_k, sums);
+    FOVEA_UNROLL
+    for (int i = 0; i < kSums; ++i) acc[i] = Simd::load(sums + i * L);
+  }
+  static __attribute__((noinline)) void multiply_runs(const KeyTile &tile, int first, const float *rows, int64_t whole,
+                                                      int64_t dim_k, float *sums) {
+    for (int64_t begin = 0; begin < whole; begin += kDimRun * L) {
+      const int64_t end = begin + kDimRun * L < whole ? begin + kDimRun * L : whole;
+      Vector acc[kSums];
+      multiply_run(tile, first, rows, begin, end, whole, dim_k, acc);
+      FOVEA_UNROLL
+      for (int i = 0; i < kSums; ++i) Simd::store(sums + i * L, begin > 0 ? Simd::add(Simd::load(sums + i * L), acc[i]) : acc[i]);
+    }
+  }
+
+  // Scores of the keys of a tile as they are: score[key][stride], from lane 0 on; lanes behind the last row repeat it.
+  static __attribute__((noinline)) void score(const KeyTile &tile, const float *rows, int64_t dim_k, float *score,
+                                              int64_t stride) {
+    for (int first = 0; first < kKeyTile; first += J) {
+      Vector acc[kSums];
+      multiply(tile, first, rows, dim_k, acc);
+      FOVEA_UNROLL
+      for (int i = 0; i < kSums; i += kAtOnce) {
+        const auto sums = Simd::template sums<kAtOnce>(acc + i);
+        FOVEA_UNROLL
+        for (int at = 0; at < kAtOnce; at += R)
+          Simd::store(score + (first + (i + at) / R) * stride, Simd::template lanes<R>(sums, at));
+      }
+    }
+  }
+
+  // The weights of a tile whose keys all rows permit, references being known, with the operations of exponentiate_vector() on as many
+  // scores as a vector holds; and their sums.
+  static __attribute__((noinline)) void exponentiate(const KeyTile &tile, const float *rows, int64_t dim_k,
+                                                     SoftmaxState<Simd> &state, float *p) {
+    const auto reference = Simd::template repeat<R>(finite_reference<Simd>(Simd::load(state.chunk_max)));
+    auto run_sum = Simd::load(state.run_sum), tile_sum = run_sum;
+    for (int first = 0; first < kKeyTile; first += J) {
+      Vector acc[kSums];
+      multiply(tile, first, rows, dim_k, acc);
+      FOVEA_UNROLL
+      for (int i = 0; i < kSums; i += kAtOnce) {
+        auto t = Simd::sub(Simd::template sums<kAtOnce>(acc + i), reference);
+        if (state.step != 1) t = Simd::mul(t, Simd::set1(state.step));
+        const auto e = Simd::exp2(t);
+        FOVEA_UNROLL
+        for (int at = 0; at < kAtOnce; at += R) {
+          const int j = first + (i + at) / R;
+          const auto weight = Simd::template lanes<R>(e, at);
+          Simd::store(p + j * L, weight);
+          tile_sum = j % Simd::kKeyTile == 0 ? weight : Simd::add(tile_sum, weight);
+          if (j % Simd::kKeyTile == Simd::kKeyTile - 1) run_sum = Simd::add(run_sum, tile_sum);
+        }
+      }
+    }
+    Simd::store(state.run_sum, run_sum);
+  }
+};
+
+// The scores of a tile's keys and any number of few rows: score[key][width].
+template <class Simd, class E>
+void score_few_rows(KeyTile tile, const float *rows, int64_t count, int64_t dim_k, float *score, int64_t width) {
+  constexpr int L = Simd::kLanes;
+  const auto score_rows = [&](int64_t first, float *to, int64_t stride) {
+    const float *packed = rows + first * padded_dim<Simd>(dim_k);
+    switch (rows_by_dims<Simd>(count - first)) {
+      case 1: return ScoresByDims<Simd, E, 1>::score(tile, packed, dim_k, to, stride);
+      case 2: return ScoresByDims<Simd, E, 2>::score(tile, packed, dim_k, to, stride);
+      case 4: return ScoresByDims<Simd, E, 4>::score(tile, packed, dim_k, to, stride);
+    }
+    if constexpr (L >= 8) ScoresByDims<Simd, E, 8>::score(tile, packed, dim_k, to, stride);
+  };
+  if (rows_by_dims<Simd>(count) >= count && width == L) return score_rows(0, score, width);
+  // Several tiles of rows lie beside each other, and each fills a whole vector.
+  constexpr int kWidest = kFewRows + L;
+  float scores[kKeyTile][kWidest];
+  for (int64_t first = 0; first < count; first += rows_by_dims<Simd>(count - first)) {
+    score_rows(first, scores[0] + first, kWidest);
+    tile.ahead = nullptr;
+  }
+  for (int j = 0; j < kKeyTile; ++j) {
+    for (int64_t i = 0; i < width; i += L) Simd::store(score + j * width + i, Simd::load(scores[j] + i));
+  }
+}
+
+template <class Simd, class E>
+FOVEA_INLINE void exponentiate_few_rows(const KeyTile &tile, const float *rows, int64_t count, int64_t dim_k,
+                                        SoftmaxState<Simd> &state, float *p) {
+  switch (rows_by_dims<Simd>(count)) {
+    case 1: return ScoresByDims<Simd, E, 1>::exponentiate(tile, rows, dim_k, state, p);
+    case 2: return ScoresByDims<Simd, E, 2>::exponentiate(tile, rows, dim_k, state, p);
+    case 4: return ScoresByDims<Simd, E, 4>::exponentiate(tile, rows, dim_k, state, p);
+  }
+  if constexpr (Simd::kLanes >= 8) ScoresByDims<Simd, E, 8>::exponentiate(tile, rows, dim_k, state, p);
+}
+
+// The product with V. A run of keys is in the first-level cache when further rows and dims come to it.
+template <class Simd, class E>
+struct FewRowsValues {
+  using Vector = typename Simd::Vector;
+  static constexpr int L = Simd::kLanes, kLeast = E::kVectors;
+  static constexpr bool fits(int rows, int vectors) { return rows == 1 || rows * vectors <= Simd::kFewRowsSums; }
+
+  // Sums over keys [first, keys) of the block: sums[row][stride].
+  static void multiply(const float *p, int64_t p_stride, const KeyRows &v, int64_t first, int64_t keys, int64_t rows,
+                       int64_t dim_v, float *sums, int64_t stride) {
+    FewRowsValues run = {p, p_stride, &v, rows, dim_v, sums, stride, first, first, first, first};
+    for (; run.end_ < keys; run.begin_ = run.end_) {
+      run.end_ = (run.begin_ / kKeyRun + 1) * kKeyRun;
+      run.middle_ = run.end_ = run.end_ < keys ? run.end_ : keys;
+      // A tile of few sums waits for its own latency: it takes two runs at once, each with its own.
+      if (run.begin_ % kKeyRun == 0 && run.end_ + kKeyRun <= keys) run.end_ += kKeyRun;
+      run.template multiply_columns<8>(0);
+    }
+  }
+
+  // Vectors of dims from `vector` on, W at a time: so many that rows are read in one go, or that more rows share what is loaded.
+  template <int W>
+  void multiply_columns(int64_t vector) {
+    if (W == kLeast || fits(static_cast<int>(rows_ < 4 ? rows_ : 4), W)) {
+      for (; (vector + W) * L <= dim_v_; vector += W) multiply_rows<W, false>(vector * L);
+    }
+    if constexpr (W > kLeast) return multiply_columns<W / 2>(vector);
+    if constexpr (kLeast == 1) {
+      if (vector * L < dim_v_) multiply_rows<1, true>(vector * L);
+    }
+  }
+
+  // As many rows as there are sums for, dealt out so that none is left alone.
+  template <int W>
+  static int rows_of_tile(int64_t left) {
+    if (fits(6, W) && (left == 6 || left >= 9)) return 6;
+    if (fits(4, W) && (left == 4 || left >= 7)) return 4;
+    if (fits(3, W) && (left == 3 || left >= 5)) return 3;
+    return fits(2, W) && left >= 2 ? 2 : 1;
+  }
+  template <int W, bool kTail>
+  void multiply_rows(int64_t dim) {
+    for (int64_t row = 0; row < rows_;) {
+      const int count = rows_of_tile<W>(rows_ - row);
+      select_tile<6, W, kTail>(count, row, dim);
+      row += count;
+    }
+  }
+  template <int R, int W, bool kTail>
+  FOVEA_INLINE void select_tile(int count, int64_t row, int64_t dim) {
+    if constexpr (!fits(R, W)) {
+      return select_tile<R - 1, W, kTail>(count, row, dim);
+    } else if constexpr (R > 1) {
+      if (count < R) return select_tile<(R == 6 ? 4 : R - 1), W, kTail>(count, row, dim);
+    }
+    multiply_tile<R, W, kTail>(row, dim);
+  }
+
+  // Rows [row, row + R), dims from dim.
+  template <int R, int W, bool kTail>
+  __attribute__((noinline)) void multiply_tile(int64_t row, int64_t dim) {
+    const int64_t offset = row_bytes(v_->dtype, dim), bytes = row_bytes(v_->dtype, kTail ? dim_v_ - dim : W * L);
+    constexpr int kRuns = R * W <= 4 ? 2 : 1;
+    const int rest = static_cast<int>(dim_v_ - dim);
+    const auto tail = Simd::tail(kTail ? rest : 0);
+    float *sum = sums_ + row * stride_ + dim;
+    Vector acc[kRuns][R][W];
+    const auto clear = [&] {
+      FOVEA_UNROLL
+      for (int n = 0; n < kRuns; ++n) {
+        FOVEA_UNROLL
+        for (int r = 0; r < R; ++r) {
+          FOVEA_UNROLL
+          for (int w = 0; w < W; ++w) acc[n][r][w] = Simd::set1(0.0f);
+        }
+      }
+    };
+    const auto multiply_key = [&](int64_t j, int n) __attribute__((always_inline)) {
+      const float *weight = p_ + j * p_stride_ + row;
+      const char *key = v_->row[j];
+      Vector weights[R];
+      FOVEA_UNROLL
+      for (int r = 0; r < R; ++r) weights[r] = Simd::set1(weight[r]);
+      if constexpr (kTail) {
+        const auto x = E::load_tail(key, v_->scale[j], dim, rest, tail);
+        FOVEA_UNROLL
+        for (int r = 0; r < R; ++r) acc[n][r][0] = Simd::fma(weights[r], x, acc[n][r][0]);
+      } else {
+        FOVEA_UNROLL
+        for (int w = 0; w < W; w += kLeast) {
+          Vector x[kLeast];
+          E::load(key, v_->scale[j], dim + w * L, x);
+          FOVEA_UNROLL
+          for (int i = 0; i < kLeast; ++i) {
+            FOVEA_UNROLL
+            for (int r = 0; r < R; ++r) acc[n][r][w + i] = Simd::fma(weights[r], x[i], acc[n][r][w + i]);
+          }
+        }
+      }
+    };
+    const auto fetch = [&](int64_t from, int64_t to) __attribute__((always_inline)) {
+      if (row > 0 || v_->ahead == 0) return;
+      for (int64_t j = from; j < to; ++j) fetch_row(v_->row[j + v_->ahead] + offset, bytes);
+    };
+    const auto add = [&](int n, bool load) __attribute__((always_inline)) {
+      FOVEA_UNROLL
+      for (int r = 0; r < R; ++r) {
+        FOVEA_UNROLL
+        for (int w = 0; w < W; ++w) {
+          float *at = sum + r * stride_ + w * L;
+          Simd::store(at, load ? Simd::add(Simd::load(at), acc[n][r][w]) : acc[n][r][w]);
+        }
+      }
+    };
+    bool started = begin_ > first_;
+    if constexpr (kRuns == 2) {
+      if (middle_ < end_) {
+        clear();
+        for (int64_t j = begin_; j < middle_; j += kKeyTile) {
+          fetch(j, j + kKeyTile);
+          fetch(j + kKeyRun, j + kKeyRun + kKeyTile);
+          for (int64_t i = j; i < j + kKeyTile; ++i) {
+            multiply_key(i, 0);
+            multiply_key(i + kKeyRun, 1);
+          }
+        }
+        add(0, started);
+        return add(1, true);
+      }
+    }
+    for (int64_t begin = begin_, end = middle_; begin < end_; begin = end, end = end_, started = true) {
+      clear();
+      for (int64_t j = begin; j < end;) {
+        const int64_t next = j + kKeyTile < end ? j + kKeyTile : end;
+        fetch(j, next);
+        for (; j < next; ++j) multiply_key(j, 0);
+      }
+      add(0, started);
+    }
+  }
+
+  const float *p_;
+  int64_t p_stride_;
+  const KeyRows *v_;
+  int64_t rows_, dim_v_;
+  float *sums_;
+  int64_t stride_, first_;
+  int64_t begin_, end_, middle_;  // keys; where there are two runs, the second begins in the middle
+};
+
+// The whole block for the whole panel, as multiply_values(), with v in place of the job's. False where a row may have met what an excluded
+// key holds: then nothing is done. sums: [row][padded_dim(dim_v)].
+template <class Simd>
+bool multiply_few_values(const ValueJob &job, const KeyRows &v, int64_t rows, float *sums) {
+  constexpr int L = Simd::kLanes;
+  const int64_t stride = padded_dim<Simd>(job.dim_v), whole = job.dim_v / L * L;
+  const auto tail = Simd::tail(static_cast<int>(job.dim_v - whole));
+  int64_t first = kBlockKeys, keys = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    if (job.key_end[r] > keys) keys = job.key_end[r];
+    if (job.key_begin[r] < first) first = job.key_begin[r];
+  }
+  if (first < keys) {
+    with_elements<Simd>(v.dtype, [&](auto elements) {
+      FewRowsValues<Simd, decltype(elements)>::multiply(job.p, job.p_stride, v, first, keys, rows, job.dim_v, sums, stride);
+    });
+  } else {
+    for (int64_t i = 0; i < rows * stride; i += L) Simd::store(sums + i, Simd::set1(0.0f));
+  }
+  for (int64_t r = 0; r < rows && job.exact_rows; ++r) {
+    for (int64_t d = 0; d < job.dim_v; d += L) {
+      if (!Simd::all_finite(d < whole ? Simd::load(sums + r * stride + d) : Simd::load_tail(sums + r * stride + d, tail)))
+        return false;
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    typename Simd::Vector acc[1][1];
+    for (int64_t d = 0; d < whole; d += L) {
+      acc[0][0] = Simd::load(sums + r * stride + d);
+      ValueTile<Simd, 1, 1, false>::finish(job, r, d, tail, acc);
+    }
+    if (whole == job.dim_v) continue;
+    acc[0][0] = Simd::load(sums + r * stride + whole);
+    ValueTile<Simd, 1, 1, true>::finish(job, r, whole, tail, acc);
+  }
+  return true;
+}
+
+}  // namespace
+}  // namespace fovea::FOVEA_LEVEL
