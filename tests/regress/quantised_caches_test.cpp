@@ -63,7 +63,8 @@ TEST_P(QuantisedCachesTest, ValuesInPlainNumbers) {
   become(&q8_0.params.v, FOVEA_Q8_0, bytes);
   ASSERT_EQ(q8_0.run(context.get()), FOVEA_OK) << fovea_last_error();
   for (int i = 0; i < 32; ++i) EXPECT_EQ(q8_0.out_at(0, 0, 0, i), 0.5f * float(i - 16)) << i;
-  for (int i = 0; i < 32; ++i) EXPECT_EQ(q8_0.out_at(0, 0, 0, 32 + i), 0x1p-24f * float(i - 16)) << i;
+  const float least = flushes_halves(level()) ? 0 : 0x1p-24f;  // the scale of the second block is a subnormal half
+  for (int i = 0; i < 32; ++i) EXPECT_EQ(q8_0.out_at(0, 0, 0, 32 + i), least * float(i - 16)) << i;
 
   Call q4_0({1, 1, 1, 1, 1, 1, 32});
   bytes = block_q4_0();
