@@ -34,29 +34,28 @@ void consume(const Vector *values, int count) {
   for (int i = 0; i < kLanes; i++) sink = sum[i];
 }
 
-void fma(int64_t steps) {
+template <class Step>
+void run_chains(int64_t steps, Step step) {
   const Vector x = broadcast(opaque(0.999f)), y = broadcast(opaque(0.001f));
   Vector chain[kChains];
 #pragma GCC unroll 32
   for (int i = 0; i < kChains; i++) chain[i] = broadcast(opaque(static_cast<float>(i)));
-  for (int64_t step = 0; step < steps; step++) {
+  for (int64_t n = 0; n < steps; n++) {
 #pragma GCC unroll 32
-    for (int i = 0; i < kChains; i++) chain[i] = chain[i] * x + y;
+    for (int i = 0; i < kChains; i++) chain[i] = step(chain[i], x, y);
   }
   consume(chain, kChains);
 }
 
+void fma(int64_t steps) {
+  run_chains(
+      steps, [](Vector chain, Vector x, Vector y) __attribute__((always_inline)) { return chain * x + y; });
+}
+
 #ifdef FOVEA_BF16_DOT
 void bf16_dot(int64_t steps) {
-  const Vector x = broadcast(opaque(0.999f)), y = broadcast(opaque(0.001f));
-  Vector chain[kChains];
-#pragma GCC unroll 32
-  for (int i = 0; i < kChains; i++) chain[i] = broadcast(opaque(static_cast<float>(i)));
-  for (int64_t step = 0; step < steps; step++) {
-#pragma GCC unroll 32
-    for (int i = 0; i < kChains; i++) chain[i] = FOVEA_BF16_DOT(chain[i], x, y);
-  }
-  consume(chain, kChains);
+  run_chains(
+      steps, [](Vector chain, Vector x, Vector y) __attribute__((always_inline)) { return FOVEA_BF16_DOT(chain, x, y); });
 }
 #else
 constexpr void (*bf16_dot)(int64_t) = nullptr;

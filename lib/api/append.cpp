@@ -34,11 +34,10 @@ int64_t tasks_of_head(const Append &a) { return (a.most + kTokensPerTask - 1) / 
 
 fovea_status check_sizes_of(const fovea_params *p) {
   if (!p) return fail(FOVEA_ERR_NULL_POINTER, "cache: must not be NULL");
-  if (p->struct_size != sizeof *p)
-    return fail(FOVEA_ERR_STRUCT_SIZE, "cache.struct_size: %" PRIu32 " is not that of a version known here (%zu)", p->struct_size,
-                sizeof *p);
+  fovea_status status = check_struct_size("cache.", *p);
+  if (status) return status;
   if (p->flags != 0) return fail(FOVEA_ERR_UNSUPPORTED, "cache.flags: %#" PRIx32 " has bits unknown to this version", p->flags);
-  const fovea_status status = check_sizes(p->batch, 0, p->heads_kv, 0, p->seq_kv, p->dim_k, p->dim_v);
+  status = check_sizes(p->batch, 0, p->heads_kv, 0, p->seq_kv, p->dim_k, p->dim_v);
   if (status) return status;
   if (p->cu_seqlens_kv) return fail(FOVEA_ERR_INVALID_ARGUMENT, "cu_seqlens_kv: must be NULL: segments have no room to grow");
   return check_pages(*p);
@@ -83,20 +82,15 @@ fovea_status check_tokens(const fovea_params &p, const int32_t *start, const int
 class Memory {
  public:
   fovea_status add(const Operand &t) {
-    if (!is_countable(t.size, t.element_bytes))
-      return fail(FOVEA_ERR_INVALID_SIZE, "%s: its number of elements is too large", t.name);
-    fovea_status status = check_layout(t);
+    fovea_status status = check_countable(t);
+    if (!status) status = check_layout(t);
     if (!status) status = check_address(t);
     list_[count_++] = t;
     return status;
   }
 
-  fovea_status check_apart() const {
-    for (int i = 0; i < count_ && list_[i].is_output; ++i)
-      for (int j = i + 1; j < count_; ++j)
-        if (overlap(list_[i], list_[j])) return fail(FOVEA_ERR_OVERLAP, "%s: overlaps %s", list_[i].name, list_[j].name);
-    return FOVEA_OK;
-  }
+  const Operand *begin() const { return list_; }
+  const Operand *end() const { return list_ + count_; }
 
  private:
   Operand list_[9];  // k, v and their scales; new tokens of both, start, count, block_table
@@ -123,7 +117,7 @@ fovea_status check_memory(const Append &a) {
   if (!status) status = memory.add(array_operand("start", a.start, p.batch));
   if (!status) status = memory.add(array_operand("count", a.count, p.batch));
   if (!status && p.page_size) status = memory.add(array_operand("block_table", p.block_table, p.batch * p.block_table_stride));
-  return status ? status : memory.check_apart();
+  return status ? status : check_apart(memory.begin(), memory.end());
 }
 
 int64_t index_of(const fovea_tensor &t, int64_t entry, int64_t head, int64_t token) {

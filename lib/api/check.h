@@ -11,9 +11,16 @@ namespace fovea {
 fovea_status check_sizes(int64_t batch, int64_t heads_q, int64_t heads_kv, int64_t seq_q, int64_t seq_kv, int64_t dim_k,
                          int64_t dim_v);
 
-// The strides of one tensor, whose number of elements is countable; then where its data lie.
+// Named as "<prefix>struct_size".
+fovea_status check_struct_size(const char *prefix, const fovea_params &p);
+
+// The number of elements of one tensor; then its strides; then where its data lie.
+fovea_status check_countable(const Operand &tensor);
 fovea_status check_layout(const Operand &tensor);
 fovea_status check_address(const Operand &tensor);
+
+// No output, which come first, has a byte in common with another or with an input.
+fovea_status check_apart(const Operand *begin, const Operand *end);
 
 // Lengths in 0..most, offsets that never fall in 0..tokens; null passes.
 fovea_status check_lengths(const char *name, const int32_t *lengths, int64_t batch, int64_t most);

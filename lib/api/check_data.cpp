@@ -3,8 +3,8 @@
 
 #include "api/check.h"
 #include "api/error.h"
-#include "api/float_bits.h"
 #include "api/operands.h"
+#include "core/float_bits.h"
 #include "core/lengths.h"
 
 namespace fovea {
@@ -19,6 +19,13 @@ fovea_status check_address(const Operand &t) {
   for (int a = 0; a < 4; ++a)
     if (__builtin_add_overflow(end, uintptr_t((t.size[a] - 1) * t.stride[a]) * bytes, &end))
       return fail(FOVEA_ERR_INVALID_STRIDE, "%s: reaches beyond the end of memory", t.stride_name);
+  return FOVEA_OK;
+}
+
+fovea_status check_apart(const Operand *begin, const Operand *end) {
+  for (const Operand *a = begin; a != end && a->is_output; ++a)
+    for (const Operand *b = a + 1; b != end; ++b)
+      if (overlap(*a, *b)) return fail(FOVEA_ERR_OVERLAP, "%s: overlaps %s", a->name, b->name);
   return FOVEA_OK;
 }
 
@@ -128,9 +135,7 @@ fovea_status check_data(const Problem &problem, const void *workspace, int64_t w
     if ((status = check_address(mask))) return status;
     operands.add(mask);
   }
-  for (const Operand *a = operands.begin(); a != operands.end() && a->is_output; ++a)
-    for (const Operand *b = a + 1; b != operands.end(); ++b)
-      if (overlap(*a, *b)) return fail(FOVEA_ERR_OVERLAP, "%s: overlaps %s", a->name, b->name);
+  if ((status = check_apart(operands.begin(), operands.end()))) return status;
   const Operand scratch = {"workspace",  "workspace", workspace, 1, {workspace ? workspace_bytes : 0, 1, 1, 1},
                            {1, 0, 0, 0}, true};
   for (const Operand &t : operands)

@@ -3,9 +3,9 @@
 #include <inttypes.h>
 
 #include "api/error.h"
-#include "api/float_bits.h"
 #include "api/operands.h"
 #include "api/overlap.h"
+#include "core/float_bits.h"
 
 namespace fovea {
 namespace {
@@ -15,10 +15,7 @@ constexpr int64_t kMaxDim = 1 << 24;
 
 fovea_status check_struct(const fovea_params *p) {
   if (!p) return fail(FOVEA_ERR_NULL_POINTER, "params: must not be NULL");
-  if (p->struct_size != sizeof *p)
-    return fail(FOVEA_ERR_STRUCT_SIZE, "params.struct_size: %" PRIu32 " is not that of a version known here (%zu)",
-                p->struct_size, sizeof *p);
-  return FOVEA_OK;
+  return check_struct_size("params.", *p);
 }
 
 fovea_status check_numbers(const fovea_params &p) {
@@ -144,6 +141,17 @@ fovea_status check_pages(const fovea_params &p) {
   if (!is_countable(table, sizeof(int32_t)))
     return fail(FOVEA_ERR_INVALID_STRIDE, "block_table_stride: %" PRId64 " makes too large a table", p.block_table_stride);
   return FOVEA_OK;
+}
+
+fovea_status check_struct_size(const char *prefix, const fovea_params &p) {
+  if (p.struct_size == sizeof p) return FOVEA_OK;
+  return fail(FOVEA_ERR_STRUCT_SIZE, "%sstruct_size: %" PRIu32 " is not that of a version known here (%zu)", prefix,
+              p.struct_size, sizeof p);
+}
+
+fovea_status check_countable(const Operand &t) {
+  if (is_countable(t.size, t.element_bytes)) return FOVEA_OK;
+  return fail(FOVEA_ERR_INVALID_SIZE, "%s: its number of elements is too large", t.name);
 }
 
 fovea_status check_layout(const Operand &t) {
@@ -278,8 +286,7 @@ fovea_status check_params(const fovea_params *p, Problem *problem) {
   *problem = to_problem(*p);
   Operands operands(*problem);
   for (const Operand &t : operands)
-    if (!is_countable(t.size, t.element_bytes))
-      return fail(FOVEA_ERR_INVALID_SIZE, "%s: its number of elements is too large", t.name);
+    if ((status = check_countable(t))) return status;
   if (problem->mask.data) operands.add(mask_operand(*problem, p->seq_q, p->seq_kv));
   for (const Operand &t : operands)
     if ((status = check_layout(t))) return status;

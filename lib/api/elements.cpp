@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "api/float_bits.h"
+#include "core/float_bits.h"
 #include "fovea/fovea.h"
 
 namespace fovea {

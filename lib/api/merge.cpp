@@ -6,8 +6,8 @@
 #include "api/context.h"
 #include "api/elements.h"
 #include "api/error.h"
-#include "api/float_bits.h"
 #include "api/operands.h"
+#include "core/float_bits.h"
 #include "run/float_environment.h"
 
 namespace fovea {
@@ -19,15 +19,10 @@ struct Rows {
 };
 
 Rows rows_of(const fovea_params &p, bool is_output) {
-  const int64_t batch = p.cu_seqlens_q && p.batch ? 1 : p.batch, *out = p.out.stride, *lse = p.lse_stride;
-  return {{"out",
-           "out.stride",
-           p.out.data,
-           format_of(p.out.dtype).bytes,
-           {batch, p.heads_q, p.seq_q, p.dim_v},
-           {out[0], out[1], out[2], out[3]},
-           is_output},
-          {"lse", "lse_stride", p.lse, sizeof(float), {batch, p.heads_q, p.seq_q, 1}, {lse[0], lse[1], lse[2], 0}, is_output}};
+  const int64_t batch = p.cu_seqlens_q && p.batch ? 1 : p.batch;
+  const Tensor lse = {p.lse, {p.lse_stride[0], p.lse_stride[1], p.lse_stride[2], 0}, FOVEA_F32};
+  return {tensor_operand("out", "out.stride", to_tensor(p.out), batch, p.heads_q, p.seq_q, p.dim_v, is_output),
+          tensor_operand("lse", "lse_stride", lse, batch, p.heads_q, p.seq_q, 1, is_output)};
 }
 
 // The rows of an entry of rows_of() that exist.
@@ -41,11 +36,10 @@ Range queries_of(const fovea_params &p, int64_t entry) {
 }
 
 fovea_status check_rows(const fovea_params &p, bool is_output) {
-  if (p.struct_size != sizeof p)
-    return fail(FOVEA_ERR_STRUCT_SIZE, "struct_size: %" PRIu32 " is not that of a version known here (%zu)", p.struct_size,
-                sizeof p);
+  fovea_status status = check_struct_size("", p);
+  if (status) return status;
   if (p.flags != 0) return fail(FOVEA_ERR_UNSUPPORTED, "flags: %#" PRIx32 " has bits unknown to this version", p.flags);
-  fovea_status status = check_sizes(p.batch, p.heads_q, p.heads_q, p.seq_q, 0, 0, p.dim_v);
+  status = check_sizes(p.batch, p.heads_q, p.heads_q, p.seq_q, 0, 0, p.dim_v);
   if (status) return status;
   if (!is_float_type(p.out.dtype))
     return fail(FOVEA_ERR_INVALID_DTYPE, "out.dtype: %" PRId32 " is not a dtype of this tensor", p.out.dtype);
@@ -53,11 +47,10 @@ fovea_status check_rows(const fovea_params &p, bool is_output) {
   if (p.seqlens_q && p.cu_seqlens_q)
     return fail(FOVEA_ERR_INVALID_ARGUMENT, "seqlens_q: must be NULL where cu_seqlens_q gives the lengths");
   const Rows rows = rows_of(p, is_output);
-  if (!is_countable(rows.out.size, rows.out.element_bytes))
-    return fail(FOVEA_ERR_INVALID_SIZE, "out: its number of elements is too large");
   const Operand operands[] = {rows.out, rows.lse};
   for (const Operand &t : operands) {
-    status = check_layout(t);
+    status = check_countable(t);
+    if (!status) status = check_layout(t);
     if (!status) status = check_address(t);
     if (status) return status;
   }
@@ -90,11 +83,11 @@ fovea_status check_same_rows(const fovea_params &part, const fovea_params &resul
 bool same_view(const Operand &a, const Operand &b) {
   if (a.data != b.data || a.element_bytes != b.element_bytes) return false;
   for (int axis = 0; axis < 4; ++axis)
-    if (a.size[axis] != 1 && a.stride[axis] != b.stride[axis]) return false;
+    if (a.stride[axis] != b.stride[axis]) return false;
   return true;
 }
 
-fovea_status check_apart(const Operand &output, const Operand &other) {
+fovea_status check_apart_from(const Operand &output, const Operand &other) {
   if (!overlap(output, other)) return FOVEA_OK;
   return fail(FOVEA_ERR_OVERLAP, "%s: overlaps %s of the result", other.name, output.name);
 }
@@ -103,10 +96,10 @@ fovea_status check_part(const fovea_params &part, const fovea_params &result) {
   fovea_status status = check_same_rows(part, result);
   if (status) return status;
   const Rows from = rows_of(part, false), to = rows_of(result, true);
-  if (!same_view(to.out, from.out)) status = check_apart(to.out, from.out);
-  if (!status && !same_view(to.lse, from.lse)) status = check_apart(to.lse, from.lse);
-  if (!status) status = check_apart(to.out, from.lse);
-  if (!status) status = check_apart(to.lse, from.out);
+  if (!same_view(to.out, from.out)) status = check_apart_from(to.out, from.out);
+  if (!status && !same_view(to.lse, from.lse)) status = check_apart_from(to.lse, from.lse);
+  if (!status) status = check_apart_from(to.out, from.lse);
+  if (!status) status = check_apart_from(to.lse, from.out);
   return status;
 }
 
@@ -117,11 +110,10 @@ fovea_status check_result(const fovea_params &result) {
   const Rows rows = rows_of(result, true);
   const int32_t *lengths = result.cu_seqlens_q ? result.cu_seqlens_q : result.seqlens_q;
   const int64_t count = !lengths ? 0 : result.cu_seqlens_q ? result.batch + 1 : result.batch;
-  const Operand array = {
-      result.cu_seqlens_q ? "cu_seqlens_q" : "seqlens_q", "", lengths, sizeof(int32_t), {count, 1, 1, 1}, {1, 0, 0, 0}, false};
-  status = check_apart(rows.out, rows.lse);
-  if (!status) status = check_apart(rows.out, array);
-  return status ? status : check_apart(rows.lse, array);
+  const Operand array = array_operand(result.cu_seqlens_q ? "cu_seqlens_q" : "seqlens_q", lengths, count);
+  status = check_apart_from(rows.out, rows.lse);
+  if (!status) status = check_apart_from(rows.out, array);
+  return status ? status : check_apart_from(rows.lse, array);
 }
 
 fovea_status check_merge(const fovea_context *c, const fovea_params *const *parts, int32_t count, const fovea_params *result) {

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "api/float_bits.h"
 #include "core/dtype.h"
+#include "core/float_bits.h"
 
 namespace fovea {
 namespace {

@@ -2,6 +2,7 @@
 // element is its scale times a small whole number, rounded once.
 #pragma once
 #include "core/dtype.h"
+#include "core/float_bits.h"
 #include "kernels/generic/simd.inl.h"
 
 namespace fovea::FOVEA_LEVEL {
@@ -31,39 +32,10 @@ FOVEA_INLINE int64_t row_bytes(int32_t dtype, int64_t dim) {
   return element_bytes(dtype) * (dtype == FOVEA_Q8_0 || dtype == FOVEA_Q4_0 ? dim / kBlockElements : dim);
 }
 
-FOVEA_INLINE float float_of_bits(uint32_t bits) {
-  float x;
-  __builtin_memcpy(&x, &bits, sizeof x);
-  return x;
-}
-FOVEA_INLINE uint32_t bits_of_float(float x) {
-  uint32_t bits;
-  __builtin_memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
-
-// A subnormal half is a whole number of 2^-24: floats made of its shifted bits would be flushed to 0 on the way.
-FOVEA_INLINE float float_of_f16(uint16_t h) {
-  const uint32_t exponent = h >> 10 & 31, fraction = h & 1023, sign = (h & 0x8000u) << 16;
-  const uint32_t quiet = exponent == 31 && fraction ? 0x400000 : 0;
-  const uint32_t bits = (exponent + (exponent == 31 ? 224 : 112)) << 23 | fraction << 13 | quiet;  // biases 127 - 15; 255 - 31
-  const uint32_t magnitude = exponent == 0 ? bits_of_float(static_cast<float>(fraction) * 0x1p-24f) : bits;
-  return float_of_bits(magnitude | sign);
-}
-FOVEA_INLINE uint16_t f16_of_float(float x) {
-  const uint32_t bits = bits_of_float(x), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
-  if (magnitude > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
-  if (magnitude >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);  // 65520: half way to 2^16
-  // Below 2^-14 the last bit is worth 2^-24, as it is of floats from 1/2 up.
-  if (magnitude < 0x38800000) return static_cast<uint16_t>(sign | (bits_of_float(float_of_bits(magnitude) + 0.5f) - 0x3f000000));
-  const uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1);
-  return static_cast<uint16_t>(sign | ((rounded >> 13) - (112 << 10)));
-}
-FOVEA_INLINE float float_of_bf16(uint16_t h) { return float_of_bits(static_cast<uint32_t>(h) << 16); }
-FOVEA_INLINE uint16_t bf16_of_float(float x) {
-  const uint32_t bits = bits_of_float(x);
-  if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>(bits >> 16 | 0x40);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+// NaN becomes quiet, as instructions make it.
+FOVEA_INLINE float quiet_float_of_f16(uint16_t h) {
+  const uint32_t bits = float_bits(float_of_f16(h));
+  return float_of_bits((bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : bits);
 }
 
 // For instruction sets without instructions for quantised blocks that would be worth it: lane by lane.
@@ -73,7 +45,7 @@ struct BlocksByLane : Base {
   static FOVEA_INLINE Vector set1_f16(const char *p) {
     uint16_t half;
     __builtin_memcpy(&half, p, sizeof half);
-    return Base::set1(float_of_f16(half));
+    return Base::set1(quiet_float_of_f16(half));
   }
   static FOVEA_INLINE void load_nibbles(const unsigned char *p, Vector scale, Vector &low, Vector &high) {
     float lows[Base::kLanes], highs[Base::kLanes];
@@ -95,7 +67,7 @@ struct ConvertedByLane : Base {
     for (int i = 0; i < Base::kLanes; ++i) lanes[i] = p[i];
     return Base::load(lanes);
   }
-  static FOVEA_INLINE Vector load_f16(const uint16_t *p) { return load(p, float_of_f16); }
+  static FOVEA_INLINE Vector load_f16(const uint16_t *p) { return load(p, quiet_float_of_f16); }
   static FOVEA_INLINE Vector load_bf16(const uint16_t *p) { return load(p, float_of_bf16); }
   static FOVEA_INLINE void store_f16(uint16_t *p, Vector v) { store(p, v, f16_of_float); }
   static FOVEA_INLINE void store_bf16(uint16_t *p, Vector v) { store(p, v, bf16_of_float); }
@@ -133,7 +105,7 @@ void load_elements(const void *from, int32_t dtype, int64_t stride, int64_t n, f
   }
   switch (dtype) {
     case FOVEA_F16:
-      for (; j < n; ++j) to[j] = float_of_f16(h[j * stride]);
+      for (; j < n; ++j) to[j] = quiet_float_of_f16(h[j * stride]);
       break;
     case FOVEA_BF16:
       for (; j < n; ++j) to[j] = float_of_bf16(h[j * stride]);
@@ -194,7 +166,7 @@ void load_blocks(const void *from, int32_t dtype, int64_t dim, float *to) {
       }
       bytes = unpacked;
     }
-    scale_bytes<Simd>(bytes, 1, float_of_f16(scale), kBlockElements, to + d);
+    scale_bytes<Simd>(bytes, 1, quiet_float_of_f16(scale), kBlockElements, to + d);
   }
 }
 
