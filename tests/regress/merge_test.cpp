@@ -265,6 +265,17 @@ TEST_P(MergeTest, EmptyPartsLeaveNoTrace) {
     EXPECT_TRUE(same_bits(result.out, some.out)) << parts.size() << " parts";
     EXPECT_TRUE(same_bits(result.lse, some.lse)) << parts.size() << " parts";
   }
+  Rows other(kRows, kDim), without(kRows, kDim);
+  for (int64_t row = 0; row < kRows; ++row) other.set(row, 2.5f, float(row));
+  const fovea_params *o = &other.params;
+  ASSERT_EQ(merge(context.get(), {s, o}, without), FOVEA_OK) << fovea_last_error();
+  EXPECT_TRUE(std::isfinite(without.out[0]));
+  for (const std::vector<const fovea_params *> &parts : {std::vector{e, s, o}, {s, e, o}, {s, o, e, e}}) {
+    std::fill(result.out.begin(), result.out.end(), Call::canary);
+    ASSERT_EQ(merge(context.get(), parts, result), FOVEA_OK) << fovea_last_error();
+    EXPECT_TRUE(same_bits(result.out, without.out)) << parts.size() << " parts";
+    EXPECT_TRUE(same_bits(result.lse, without.lse)) << parts.size() << " parts";
+  }
   for (const std::vector<const fovea_params *> &parts : {std::vector{e}, {e, e}}) {
     std::fill(result.out.begin(), result.out.end(), Call::canary);
     ASSERT_EQ(merge(context.get(), parts, result), FOVEA_OK) << fovea_last_error();
