@@ -20,7 +20,7 @@ template <class Simd, int NV>
 class BlockScores {
   using Key = typename Simd::Dot::Key;
   static constexpr int L = Simd::kLanes, kWidth = NV * L, kRows = Panel<Simd>::kRows;
-  static constexpr bool kMayBeFewRows = (NV - 1) * L < kFewRows;
+  static constexpr bool kMayBeFewRows = NV == 1;  // a vector holds all of few rows
 
  public:
   BlockScores(Task<Simd> &task, Panel<Simd> &panel, Block &block) : task_(task), panel_(panel), block_(block) {
@@ -247,7 +247,7 @@ class BlockScores {
       tile = {row, scale, nullptr, 0};
     }
     with_elements<Simd>(task_.k_rows->dtype, [&](auto elements) {
-      score_few_rows<Simd, decltype(elements)>(tile, panel_.queries, panel_.rows, task_.call->dim_k, score, kWidth);
+      score_few_rows<Simd, decltype(elements)>(tile, panel_.queries, panel_.rows, task_.call->dim_k, score);
     });
   }
 

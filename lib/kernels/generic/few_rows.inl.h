@@ -9,7 +9,10 @@
 namespace fovea::FOVEA_LEVEL {
 namespace {
 
-constexpr int kFewRows = 16;
+// More rows than a vector has lanes fill panels of queries well enough: 16 rows get 0.59 of the peak here with AVX2 and 0.79 there. And more
+// than 16 are bound by arithmetic.
+template <class Simd>
+constexpr int kFewRows = Simd::kLanes < 16 ? Simd::kLanes : 16;
 
 template <class Simd>
 constexpr int64_t padded_dim(int64_t dim) {
@@ -167,9 +170,9 @@ struct ScoresByDims {
   }
 };
 
-// The scores of a tile's keys and any number of few rows: score[key][width].
+// The scores of a tile's keys and any number of few rows: score[key][kLanes].
 template <class Simd, class E>
-void score_few_rows(KeyTile tile, const float *rows, int64_t count, int64_t dim_k, float *score, int64_t width) {
+void score_few_rows(KeyTile tile, const float *rows, int64_t count, int64_t dim_k, float *score) {
   constexpr int L = Simd::kLanes;
   const auto score_rows = [&](int64_t first, float *to, int64_t stride) {
     const float *packed = rows + first * padded_dim<Simd>(dim_k);
@@ -180,17 +183,15 @@ void score_few_rows(KeyTile tile, const float *rows, int64_t count, int64_t dim_
     }
     if constexpr (L >= 8) ScoresByDims<Simd, E, 8>::score(tile, packed, dim_k, to, stride);
   };
-  if (rows_by_dims<Simd>(count) >= count && width == L) return score_rows(0, score, width);
+  if (rows_by_dims<Simd>(count) >= count) return score_rows(0, score, L);
   // Several tiles of rows lie beside each other, and each fills a whole vector.
-  constexpr int kWidest = kFewRows + L;
+  constexpr int kWidest = kFewRows<Simd> + L;
   float scores[kKeyTile][kWidest];
   for (int64_t first = 0; first < count; first += rows_by_dims<Simd>(count - first)) {
     score_rows(first, scores[0] + first, kWidest);
     tile.ahead = nullptr;
   }
-  for (int j = 0; j < kKeyTile; ++j) {
-    for (int64_t i = 0; i < width; i += L) Simd::store(score + j * width + i, Simd::load(scores[j] + i));
-  }
+  for (int j = 0; j < kKeyTile; ++j) Simd::store(score + j * L, Simd::load(scores[j]));
 }
 
 template <class Simd, class E>

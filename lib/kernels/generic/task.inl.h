@@ -98,7 +98,7 @@ struct Task {
     p = arena.take<float>(kBlockKeys * kRows);
     k_rows = arena.take<KeyRows>(1);
     v_rows = arena.take<KeyRows>(1);
-    value_sums = arena.take<float>(smaller(row_count, kFewRows) * padded_dim<Simd>(problem.dim_v));
+    value_sums = arena.take<float>(smaller(row_count, kFewRows<Simd>) * padded_dim<Simd>(problem.dim_v));
     padded_tiles = arena.take<float>(2 * kKeyTile * problem.dim_k);
     const bool cut = pages_cut_blocks(problem);
     k_copy = in_place(problem.k, problem.dim_k) && !cut ? nullptr : arena.take<float>(kBlockKeys * problem.dim_k);
@@ -117,7 +117,7 @@ struct Task {
     const int64_t count = rows.row_end - rows.row_begin;
     carve(problem, count, scratch);
     // Depends on the row's own entry alone, not on the rows of a task, so that a row's bits do not depend on how tasks are cut.
-    few_rows = rows.q_len * problem.group <= kFewRows;
+    few_rows = rows.q_len * problem.group <= kFewRows<Simd>;
     set_scale();
     const auto unit = static_cast<double>(shape.unit);
     // Its reciprocal shall not be subnormal; scores that such a cap would change are far outside of the error bound.
