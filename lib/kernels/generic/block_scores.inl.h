@@ -60,6 +60,9 @@ class BlockScores {
     if (sums != BlockSums::kInRange) redo(before, sums == BlockSums::kOutOfRange);
   }
 
+  // Of the weights: [key][p_stride].
+  int64_t p_stride() const { return side_by_side() ? rows_by_dims<Simd>(panel_.rows) : kWidth; }
+
   // Finished scores of the tiles of keys [first, end), excluded ones -inf.
   void finish_scores(int64_t first, int64_t end, float *score) {
     if (task_.call->score && task_.call->score_replaces) {
@@ -78,15 +81,17 @@ class BlockScores {
     BlockScores &scores = *static_cast<BlockScores *>(self);
     if (scores.marked_) return;
     scores.marked_ = true;
-    const float *marks = scores.find_excluded();
-    float *p = scores.task_.p + scores.range_.first * kWidth;
-    for (int64_t i = 0; i < scores.range_.tiles() * kKeyTile * kWidth; i += L)
+    float *marks = scores.find_excluded();
+    const int64_t keys = scores.range_.tiles() * kKeyTile, stride = scores.p_stride();
+    if (scores.side_by_side()) put_side_by_side<Simd>(marks, keys, static_cast<int>(stride), marks);
+    float *p = scores.task_.p + scores.range_.first * stride;
+    for (int64_t i = 0; i < keys * stride; i += L)
       Simd::store(p + i, Simd::select_less(Simd::load(marks + i), Simd::set1(kLowest), Simd::set1(-0.0f), Simd::load(p + i)));
   }
 
   // Like p, from range().first on: -inf for the excluded keys and no other. The scores once more, everything permitted being 0 where no
   // function of the caller decides it.
-  const float *find_excluded() {
+  float *find_excluded() {
     float *marks = task_.marks;
     if (task_.call->score) {
       finish_scores(range_.first, range_.keys, marks);
@@ -223,15 +228,7 @@ class BlockScores {
 
   KeyTile key_tile(int64_t key) const {
     const KeyRows &rows = *task_.k_rows;
-    return {rows.row + key, rows.scale + key, rows.ahead ? rows.row + key + rows.ahead : nullptr,
-            row_bytes(rows.dtype, task_.call->dim_k)};
-  }
-
-  void exponentiate_in_place(int64_t key, float *p) const {
-    with_elements<Simd>(task_.k_rows->dtype, [&](auto elements) {
-      exponentiate_few_rows<Simd, decltype(elements)>(key_tile(key), panel_.queries, panel_.rows, task_.call->dim_k, panel_.state,
-                                                      p);
-    });
+    return {rows.row + key, rows.scale + key, rows.ahead ? rows.row + key + rows.ahead : nullptr};
   }
 
   void score_keys_in_place(int64_t key, float *score) const {
@@ -244,7 +241,7 @@ class BlockScores {
         row[j] = task_.k_rows->row[there];
         scale[j] = task_.k_rows->scale[there];
       }
-      tile = {row, scale, nullptr, 0};
+      tile = {row, scale, nullptr};
     }
     with_elements<Simd>(task_.k_rows->dtype, [&](auto elements) {
       score_few_rows<Simd, decltype(elements)>(tile, panel_.queries, panel_.rows, task_.call->dim_k, score);
@@ -325,21 +322,21 @@ class BlockScores {
   // The exponentials of a block, and their sums. kIncomplete: some row's sum is sure to go out of range, and the rest was left.
   enum class BlockSums { kInRange, kOutOfRange, kIncomplete };
   BlockSums exponentiate_block(Ahead &ahead) {
+    if constexpr (kMayBeFewRows) {
+      if (side_by_side()) return exponentiate_few_rows();
+    }
     SoftmaxState<Simd> &state = panel_.state;
     const bool scores_first = task_.call->score != nullptr;
     if (scores_first) finish_scores(range_.first, range_.keys, task_.p + range_.first * kWidth);
     // Tiles are fused where their scores need not be in memory. Their references are those of kKeyTile keys.
     const bool fused = !scores_first && !task_.few_rows, plain = fused && !range_.shaped;
-    const bool plain_few = !scores_first && !range_.shaped && task_.few_rows && panel_.rows <= rows_by_dims<Simd>(panel_.rows);
     bool untouched = !panel_.chunk_started, referenced = !untouched && every_row_has_reference(state, NV);
     for (int64_t key = range_.first; key < range_.keys; key += kKeyTile) {
       ahead.fetch();
       if (mask_matters_) ahead.fetch_scattered(key / kKeyTile);
       float *p = task_.p + key * kWidth;
       const bool whole = range_.whole(key);
-      if (plain_few && referenced && whole && block_.first <= key) {
-        exponentiate_in_place(key, p);
-      } else if (plain && referenced && whole) {
+      if (plain && referenced && whole) {
         exponentiate<TileKind::kWhole>(key, referenced, p);
       } else if (plain && referenced && range_.whole_begin <= key && range_.whole_end == block_.keys) {
         exponentiate_last(key, p);
@@ -360,6 +357,32 @@ class BlockScores {
     }
     end_run(state, NV);
     return sums_in_range(state, NV, rise()) ? BlockSums::kInRange : BlockSums::kOutOfRange;
+  }
+
+  bool side_by_side() const { return kMayBeFewRows && task_.few_rows && lie_side_by_side<Simd>(panel_.rows); }
+  BlockSums exponentiate_few_rows() {
+    SoftmaxState<Simd> &state = panel_.state;
+    float *scores = task_.p + range_.first * kWidth;
+    if (!range_.shaped && range_.first == 0 && block_.first == 0 && range_.all_whole()) {
+      const int rows = rows_by_dims<Simd>(panel_.rows);
+      score_side_by_side<Simd>(*task_.k_rows, range_.keys, panel_.queries, rows, task_.call->dim_k, task_.p);
+      take_first_references(task_.p, range_.keys, rows, state);
+      exponentiate_side_by_side(task_.p, 0, range_.keys, rows, state);
+    } else {
+      finish_scores(range_.first, range_.keys, scores);
+      for (int64_t t = 0; t < range_.tiles(); ++t) {
+        if (!take_references(scores + t * kKeyTile * kWidth, rise(), state, NV)) return BlockSums::kIncomplete;
+      }
+      exponentiate_together();
+    }
+    return sums_in_range(state, NV, rise()) ? BlockSums::kInRange : BlockSums::kOutOfRange;
+  }
+  // Finished scores of the block, which lie apart.
+  void exponentiate_together() {
+    const int rows = rows_by_dims<Simd>(panel_.rows);
+    const int64_t end = range_.first + range_.tiles() * kKeyTile;
+    put_side_by_side<Simd>(task_.p + range_.first * kWidth, end - range_.first, rows, task_.p + range_.first * rows);
+    exponentiate_side_by_side(task_.p, range_.first, end, rows, panel_.state);
   }
 
   // The block again, with the true maximum for the rows whose sums went out of range; the others come out as they were. Where the sums are
@@ -385,12 +408,16 @@ class BlockScores {
       finish_scores(range_.first, range_.keys, scores);
       for (int64_t t = 0; t < tiles; ++t) take_references(scores + t * kKeyTile * kWidth, rise(), state, NV);
       move_references(scores, tiles, before, too_large, too_small, state, NV, rescale);
-      for (int64_t t = 0; t < tiles; ++t) {
-        exponentiate_scores(scores + t * kKeyTile * kWidth, state, NV);
-        const int64_t next = range_.first + (t + 1) * kKeyTile;
-        if (next < range_.keys && run_ends<Simd>(next)) end_run(state, NV);
+      if (side_by_side()) {
+        exponentiate_together();
+      } else {
+        for (int64_t t = 0; t < tiles; ++t) {
+          exponentiate_scores(scores + t * kKeyTile * kWidth, state, NV);
+          const int64_t next = range_.first + (t + 1) * kKeyTile;
+          if (next < range_.keys && run_ends<Simd>(next)) end_run(state, NV);
+        }
+        end_run(state, NV);
       }
-      end_run(state, NV);
       if (sums_in_range(state, NV, rise())) break;
     }
     if (!panel_.chunk_started) return;

@@ -30,6 +30,7 @@ template <class Simd, int32_t kType>
 struct Elements {
   using Vector = typename Simd::Vector;
   static constexpr int kVectors = 1;
+  static constexpr int kBytes = (kType == FOVEA_F32 ? 4 : kType == FOVEA_I8 ? 1 : 2) * Simd::kLanes;
   static FOVEA_INLINE void load(const char *row, float scale, int64_t d, Vector (&x)[kVectors]) {
     const auto *half = reinterpret_cast<const uint16_t *>(row);
     if constexpr (kType == FOVEA_F32)
@@ -56,7 +57,7 @@ struct Elements {
 template <class Simd>
 struct Elements<Simd, FOVEA_Q8_0> {
   using Vector = typename Simd::Vector;
-  static constexpr int kVectors = static_cast<int>(kBlockElements / Simd::kLanes);
+  static constexpr int kVectors = static_cast<int>(kBlockElements / Simd::kLanes), kBytes = kBytesQ8_0;
   static FOVEA_INLINE void load(const char *row, float, int64_t d, Vector (&x)[kVectors]) {
     const char *block = row + d / kBlockElements * kBytesQ8_0;
     const auto scale = Simd::set1_f16(block);
@@ -69,7 +70,7 @@ struct Elements<Simd, FOVEA_Q8_0> {
 template <class Simd>
 struct Elements<Simd, FOVEA_Q4_0> {
   using Vector = typename Simd::Vector;
-  static constexpr int kVectors = static_cast<int>(kBlockElements / Simd::kLanes);
+  static constexpr int kVectors = static_cast<int>(kBlockElements / Simd::kLanes), kBytes = kBytesQ4_0;
   static FOVEA_INLINE void load(const char *row, float, int64_t d, Vector (&x)[kVectors]) {
     const char *block = row + d / kBlockElements * kBytesQ4_0;
     const auto scale = Simd::set1_f16(block);

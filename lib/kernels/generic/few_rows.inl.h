@@ -48,7 +48,6 @@ struct KeyTile {
   const char *const *row;
   const float *scale;
   const char *const *ahead;  // null: none
-  int64_t bytes;             // of a row
 };
 
 // The scores of R rows, as many keys at a time as kSumsByDims registers hold sums of.
@@ -57,6 +56,8 @@ struct ScoresByDims {
   using Vector = typename Simd::Vector;
   static constexpr int L = Simd::kLanes, V = E::kVectors;
   static constexpr int J = kKeyTile < Simd::kSumsByDims / R ? kKeyTile : Simd::kSumsByDims / R, kSums = R * J;
+  static constexpr int kLoads = Simd::kSumsByDims / 2;                          // vectors of keys in registers beside the sums
+  static constexpr int G = J * V <= kLoads ? J : V <= kLoads ? kLoads / V : 1;  // keys that they are of
   static constexpr int kAtOnce = kSums < L ? kSums : L;  // sums that come to lie in one vector: those of a key side by side
 
   // acc[key * R + row], lane by lane, over the dims [begin, end) of all keys of the group that begins at `first`, and the tail where they
@@ -68,33 +69,29 @@ struct ScoresByDims {
     rows += begin * R;
     FOVEA_UNROLL
     for (int i = 0; i < kSums; ++i) acc[i] = Simd::set1(0.0f);
-    for (int64_t d = begin; d < end; d += L * V, rows += L * V * R) {
-      if constexpr (J * V <= Simd::kSumsByDims / 2) {
-        Vector x[J][V];
+    repeat<J / G>(FOVEA_EACH(g) {
+      constexpr int first_key = g * G;
+      const float *q = rows;
+      for (int64_t d = begin; d < end; d += L * V, q += L * V * R) {
+        if (tile.ahead && (E::kBytes >= kLineBytes || d % (L * V * (kLineBytes / E::kBytes)) == 0)) {
+          FOVEA_UNROLL
+          for (int j = 0; j < G; ++j) __builtin_prefetch(tile.ahead[first + first_key + j] + d / (L * V) * E::kBytes, 0, 3);
+        }
+        Vector x[G][V];
         FOVEA_UNROLL
-        for (int j = 0; j < J; ++j) E::load(key[j], scale[j], d, x[j]);
+        for (int j = 0; j < G; ++j) E::load(key[first_key + j], scale[first_key + j], d, x[j]);
         FOVEA_UNROLL
         for (int v = 0; v < V; ++v) {
           FOVEA_UNROLL
           for (int r = 0; r < R; ++r) {
-            const auto q = Simd::in_register(Simd::load(rows + (v * R + r) * L));
+            const auto query = Simd::in_register(Simd::load(q + (v * R + r) * L));
             FOVEA_UNROLL
-            for (int j = 0; j < J; ++j) acc[j * R + r] = Simd::fma(q, x[j][v], acc[j * R + r]);
-          }
-        }
-      } else {  // too many registers
-        FOVEA_UNROLL
-        for (int j = 0; j < J; ++j) {
-          Vector x[V];
-          E::load(key[j], scale[j], d, x);
-          FOVEA_UNROLL
-          for (int v = 0; v < V; ++v) {
-            FOVEA_UNROLL
-            for (int r = 0; r < R; ++r) acc[j * R + r] = Simd::fma(Simd::load(rows + (v * R + r) * L), x[v], acc[j * R + r]);
+            for (int j = 0; j < G; ++j) acc[(first_key + j) * R + r] = Simd::fma(query, x[j][v], acc[(first_key + j) * R + r]);
           }
         }
       }
-    }
+    });
+    rows += (end - begin) * R;
     if (end < whole || whole == dim_k) return;
     const int rest = static_cast<int>(dim_k - whole);
     const auto tail = Simd::tail(rest);
@@ -107,7 +104,6 @@ struct ScoresByDims {
   }
 
   static FOVEA_INLINE void multiply(const KeyTile &tile, int first, const float *rows, int64_t dim_k, Vector (&acc)[kSums]) {
-    for (int j = 0; j < J && tile.ahead; ++j) fetch_row(tile.ahead[first + j], tile.bytes);
     const int64_t whole = dim_k / (L * V) * (L * V);
     if (whole <= kDimRun * L) return multiply_run(tile, first, rows, 0, whole, whole, dim_k, acc);
     alignas(64) float sums[kSums * L];
@@ -142,33 +138,88 @@ struct ScoresByDims {
     }
   }
 
-  // The weights of a tile whose keys all rows permit, references being known, with the operations of exponentiate_vector() on as many
-  // scores as a vector holds; and their sums.
-  static __attribute__((noinline)) void exponentiate(const KeyTile &tile, const float *rows, int64_t dim_k,
-                                                     SoftmaxState<Simd> &state, float *p) {
-    const auto reference = Simd::template repeat<R>(finite_reference<Simd>(Simd::load(state.chunk_max)));
-    auto run_sum = Simd::load(state.run_sum), tile_sum = run_sum;
-    for (int first = 0; first < kKeyTile; first += J) {
+  // Scores of a block's tiles side by side: score[key][R]. What lies behind them in a vector is overwritten.
+  static __attribute__((noinline)) void score_block(const KeyRows &keys, int64_t count, const float *rows, int64_t dim_k,
+                                                    float *score) {
+    for (int64_t key = 0; key < count; key += J) {
       Vector acc[kSums];
-      multiply(tile, first, rows, dim_k, acc);
+      multiply(KeyTile{keys.row + key, keys.scale + key, keys.ahead ? keys.row + key + keys.ahead : nullptr}, 0, rows, dim_k,
+               acc);
       FOVEA_UNROLL
-      for (int i = 0; i < kSums; i += kAtOnce) {
-        auto t = Simd::sub(Simd::template sums<kAtOnce>(acc + i), reference);
-        if (state.step != 1) t = Simd::mul(t, Simd::set1(state.step));
-        const auto e = Simd::exp2(t);
-        FOVEA_UNROLL
-        for (int at = 0; at < kAtOnce; at += R) {
-          const int j = first + (i + at) / R;
-          const auto weight = Simd::template lanes<R>(e, at);
-          Simd::store(p + j * L, weight);
-          tile_sum = j % Simd::kKeyTile == 0 ? weight : Simd::add(tile_sum, weight);
-          if (j % Simd::kKeyTile == Simd::kKeyTile - 1) run_sum = Simd::add(run_sum, tile_sum);
-        }
-      }
+      for (int i = 0; i < kSums; i += kAtOnce) Simd::store(score + key * R + i, Simd::template sums<kAtOnce>(acc + i));
     }
-    Simd::store(state.run_sum, run_sum);
   }
 };
+
+// Scores and weights of up to eight rows lie side by side, [key][rows_by_dims(rows)]: vectors are full, and nothing waits for the sums over
+// the dims but a store.
+template <class Simd>
+FOVEA_INLINE bool lie_side_by_side(int64_t rows) {
+  return rows <= rows_by_dims<Simd>(rows);
+}
+
+// Moves [key][kLanes], of which the first so many rows count, together: to[key][rows]. In place, or anywhere else.
+template <class Simd>
+void put_side_by_side(const float *from, int64_t keys, int rows, float *to) {
+  for (int64_t key = 0; key < keys; ++key) Simd::store(to + key * rows, Simd::load(from + key * Simd::kLanes));
+}
+
+// The references of rows that have none yet, each from the first tile that holds a key for it: of a block that all rows permit, but a score
+// may be -inf.
+template <class Simd>
+void take_first_references(const float *score, int64_t keys, int rows, SoftmaxState<Simd> &state) {
+  for (int r = 0; r < rows; ++r) {
+    float &reference = state.chunk_max[r];
+    for (int64_t begin = 0; begin < keys && !(kLowest <= reference); begin += kKeyTile) {
+      for (int64_t j = begin; j < begin + kKeyTile; ++j) {
+        if (score[j * rows + r] > reference) reference = score[j * rows + r];
+      }
+    }
+  }
+  for (int r = rows; r < Simd::kLanes; ++r) state.chunk_max[r] = state.chunk_max[rows - 1];
+}
+
+// Such scores of the keys [first, end) of a block become weights, and join the chunk's sums: each lane has its own, of vectors that begin at
+// multiples of kLanes, so that a row's sum depends on nothing but its weights. Writes to the end of the last vector.
+template <class Simd, int R>
+__attribute__((noinline)) void exponentiate_side_by_side(float *p, int64_t first, int64_t end, SoftmaxState<Simd> &state) {
+  constexpr int L = Simd::kLanes;
+  constexpr int64_t kTile = kKeyTile * L, kRun = 16 * kKeyTile * R;
+  const auto reference = Simd::template repeat<R>(finite_reference<Simd>(Simd::load(state.chunk_max)));
+  const int64_t start = first * R / L * L, stop = (end * R + L - 1) / L * L;
+  for (int64_t i = start; i < first * R; ++i) p[i] = kNoKeys;
+  for (int64_t i = end * R; i < stop; ++i) p[i] = kNoKeys;
+  for (int64_t i = start; i < stop;) {
+    auto run_sum = Simd::set1(0.0f);
+    for (const int64_t run_end = smaller((i / kRun + 1) * kRun, stop); i < run_end;) {
+      auto tile_sum = Simd::set1(0.0f);
+      for (const int64_t tile_end = smaller((i / kTile + 1) * kTile, run_end); i < tile_end; i += L) {
+        auto t = Simd::sub(Simd::load(p + i), reference);
+        if (state.step != 1) t = Simd::mul(t, Simd::set1(state.step));
+        const auto weights = Simd::exp2(t);
+        Simd::store(p + i, weights);
+        tile_sum = Simd::add(tile_sum, weights);
+      }
+      run_sum = Simd::add(run_sum, tile_sum);
+    }
+    alignas(64) float sum[L];
+    Simd::store(sum, run_sum);
+    for (int n = L / 2; n >= R; n /= 2) {
+      for (int l = 0; l < n; ++l) sum[l] += sum[l + n];
+    }
+    for (int l = 0; l < L; ++l) state.run_sum[l] = sum[l < R ? l : R - 1];
+    end_run(state, 1);
+  }
+}
+template <class Simd>
+void exponentiate_side_by_side(float *p, int64_t first, int64_t end, int rows, SoftmaxState<Simd> &state) {
+  switch (rows) {
+    case 1: return exponentiate_side_by_side<Simd, 1>(p, first, end, state);
+    case 2: return exponentiate_side_by_side<Simd, 2>(p, first, end, state);
+    case 4: return exponentiate_side_by_side<Simd, 4>(p, first, end, state);
+  }
+  if constexpr (Simd::kLanes >= 8) exponentiate_side_by_side<Simd, 8>(p, first, end, state);
+}
 
 // The scores of a tile's keys and any number of few rows: score[key][kLanes].
 template <class Simd, class E>
@@ -194,15 +245,33 @@ void score_few_rows(KeyTile tile, const float *rows, int64_t count, int64_t dim_
   for (int j = 0; j < kKeyTile; ++j) Simd::store(score + j * L, Simd::load(scores[j]));
 }
 
-template <class Simd, class E>
-FOVEA_INLINE void exponentiate_few_rows(const KeyTile &tile, const float *rows, int64_t count, int64_t dim_k,
-                                        SoftmaxState<Simd> &state, float *p) {
-  switch (rows_by_dims<Simd>(count)) {
-    case 1: return ScoresByDims<Simd, E, 1>::exponentiate(tile, rows, dim_k, state, p);
-    case 2: return ScoresByDims<Simd, E, 2>::exponentiate(tile, rows, dim_k, state, p);
-    case 4: return ScoresByDims<Simd, E, 4>::exponentiate(tile, rows, dim_k, state, p);
+// The scores of a block's keys and so many rows as lie side by side. Behind the last key they are -inf to the end of a tile.
+template <class Simd, class E, int R>
+void score_side_by_side(const KeyRows &k, int64_t keys, const float *rows, int64_t dim_k, float *score) {
+  using Scores = ScoresByDims<Simd, E, R>;
+  const int64_t whole = keys / kKeyTile * kKeyTile;
+  Scores::score_block(k, whole, rows, dim_k, score);
+  if (whole == keys) return;
+  KeyRows rest;
+  rest.ahead = 0;
+  for (int64_t j = 0; j < kKeyTile; ++j) {
+    rest.row[j] = k.row[smaller(whole + j, keys - 1)];
+    rest.scale[j] = k.scale[smaller(whole + j, keys - 1)];
   }
-  if constexpr (Simd::kLanes >= 8) ScoresByDims<Simd, E, 8>::exponentiate(tile, rows, dim_k, state, p);
+  Scores::score_block(rest, kKeyTile, rows, dim_k, score + whole * R);
+  for (int64_t i = keys * R; i < (whole + kKeyTile) * R; ++i) score[i] = kNoKeys;
+}
+template <class Simd>
+void score_side_by_side(const KeyRows &k, int64_t keys, const float *rows, int count, int64_t dim_k, float *score) {
+  with_elements<Simd>(k.dtype, [&](auto elements) {
+    using E = decltype(elements);
+    switch (count) {
+      case 1: return score_side_by_side<Simd, E, 1>(k, keys, rows, dim_k, score);
+      case 2: return score_side_by_side<Simd, E, 2>(k, keys, rows, dim_k, score);
+      case 4: return score_side_by_side<Simd, E, 4>(k, keys, rows, dim_k, score);
+    }
+    if constexpr (Simd::kLanes >= 8) score_side_by_side<Simd, E, 8>(k, keys, rows, dim_k, score);
+  });
 }
 
 // The product with V. A run of keys is in the first-level cache when further rows and dims come to it.
@@ -266,7 +335,7 @@ struct FewRowsValues {
   // Rows [row, row + R), dims from dim.
   template <int R, int W, bool kTail>
   __attribute__((noinline)) void multiply_tile(int64_t row, int64_t dim) {
-    const int64_t offset = row_bytes(v_->dtype, dim), bytes = row_bytes(v_->dtype, kTail ? dim_v_ - dim : W * L);
+    const int64_t offset = row_bytes(v_->dtype, dim);
     constexpr int kRuns = R * W <= 4 ? 2 : 1;
     const int rest = static_cast<int>(dim_v_ - dim);
     const auto tail = Simd::tail(kTail ? rest : 0);
@@ -284,19 +353,19 @@ struct FewRowsValues {
     };
     const auto multiply_key = [&](int64_t j, int n) __attribute__((always_inline)) {
       const float *weight = p_ + j * p_stride_ + row;
-      const char *key = v_->row[j];
+      const char *key = v_->row[j] + offset;
       Vector weights[R];
       FOVEA_UNROLL
       for (int r = 0; r < R; ++r) weights[r] = Simd::set1(weight[r]);
       if constexpr (kTail) {
-        const auto x = E::load_tail(key, v_->scale[j], dim, rest, tail);
+        const auto x = E::load_tail(key, v_->scale[j], 0, rest, tail);
         FOVEA_UNROLL
         for (int r = 0; r < R; ++r) acc[n][r][0] = Simd::fma(weights[r], x, acc[n][r][0]);
       } else {
         FOVEA_UNROLL
         for (int w = 0; w < W; w += kLeast) {
           Vector x[kLeast];
-          E::load(key, v_->scale[j], dim + w * L, x);
+          E::load(key, v_->scale[j], w * L, x);
           FOVEA_UNROLL
           for (int i = 0; i < kLeast; ++i) {
             FOVEA_UNROLL
@@ -305,9 +374,12 @@ struct FewRowsValues {
         }
       }
     };
-    const auto fetch = [&](int64_t from, int64_t to) __attribute__((always_inline)) {
-      if (row > 0 || v_->ahead == 0) return;
-      for (int64_t j = from; j < to; ++j) fetch_row(v_->row[j + v_->ahead] + offset, bytes);
+    const bool fetches = row == 0 && v_->ahead != 0;
+    const auto fetch = [&](int64_t j) __attribute__((always_inline)) {
+      if (!fetches) return;
+      const char *next = v_->row[j + v_->ahead] + offset;
+      FOVEA_UNROLL
+      for (int b = 0; b < (kTail ? 1 : W / kLeast * E::kBytes); b += kLineBytes) __builtin_prefetch(next + b, 0, 3);
     };
     const auto add = [&](int n, bool load) __attribute__((always_inline)) {
       FOVEA_UNROLL
@@ -323,13 +395,11 @@ struct FewRowsValues {
     if constexpr (kRuns == 2) {
       if (middle_ < end_) {
         clear();
-        for (int64_t j = begin_; j < middle_; j += kKeyTile) {
-          fetch(j, j + kKeyTile);
-          fetch(j + kKeyRun, j + kKeyRun + kKeyTile);
-          for (int64_t i = j; i < j + kKeyTile; ++i) {
-            multiply_key(i, 0);
-            multiply_key(i + kKeyRun, 1);
-          }
+        for (int64_t i = begin_; i < middle_; ++i) {
+          fetch(i);
+          multiply_key(i, 0);
+          fetch(i + kKeyRun);
+          multiply_key(i + kKeyRun, 1);
         }
         add(0, started);
         return add(1, true);
@@ -337,10 +407,9 @@ struct FewRowsValues {
     }
     for (int64_t begin = begin_, end = middle_; begin < end_; begin = end, end = end_, started = true) {
       clear();
-      for (int64_t j = begin; j < end;) {
-        const int64_t next = j + kKeyTile < end ? j + kKeyTile : end;
-        fetch(j, next);
-        for (; j < next; ++j) multiply_key(j, 0);
+      for (int64_t j = begin; j < end; ++j) {
+        fetch(j);
+        multiply_key(j, 0);
       }
       add(0, started);
     }

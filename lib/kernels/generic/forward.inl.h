@@ -139,7 +139,6 @@ class Forward {
 
   template <int NV>
   void step(Panel<Simd> &panel, Block &block, int64_t chunk_end, bool store) {
-    constexpr int kWidth = NV * L;
     SoftmaxState<Simd> &state = panel.state;
     BlockScores<Simd, NV> scores(task_, panel, block);
     scores.compute(ahead_);
@@ -148,7 +147,7 @@ class Forward {
     const bool chunk_done = panel.next >= chunk_end;
     ValueJob job;
     job.p = task_.p;
-    job.p_stride = kWidth;
+    job.p_stride = scores.p_stride();
     job.v = block.v;
     job.v_stride = block.v_stride;
     job.dim_v = task_.call->dim_v;
