@@ -1,5 +1,6 @@
 import os
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +11,13 @@ import fovea
 settings.register_profile("quick", max_examples=100, deadline=None, derandomize=True)
 settings.register_profile("long", max_examples=10000, deadline=None)
 settings.load_profile("long" if os.environ.get("FOVEA_TEST_LONG") == "1" else "quick")
+
+def pytest_collection_modifyitems(config, items):
+    """FOVEA_TEST_FILTER: a regular expression of the names of tests, which begin with "python/"."""
+    pattern = os.environ.get("FOVEA_TEST_FILTER")
+    if pattern:
+        items[:] = [item for item in items if re.search(pattern, f"python/{item.nodeid}")]
+
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 

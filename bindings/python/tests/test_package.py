@@ -57,6 +57,19 @@ def test_every_argument_is_documented():
             assert re.search(rf"\b{name}\b", text), name
 
 
+WHEEL = os.environ.get("FOVEA_WHEEL")
+
+
+@pytest.mark.skipif(not WHEEL, reason="FOVEA_WHEEL does not say where the wheel is")
+def test_the_wheel_runs_on_other_distributions():
+    shown = subprocess.run([sys.executable, "-m", "auditwheel", "show", WHEEL], capture_output=True, text=True, check=True).stdout
+    assert re.search(r'platform tag:\s+"manylinux_\d', shown), shown
+    names = subprocess.run([sys.executable, "-m", "zipfile", "-l", WHEEL], capture_output=True, text=True, check=True).stdout
+    files = set(re.findall(r"^fovea/(\S+)", names, re.MULTILINE))
+    assert {"__init__.py", "_core.pyi", "errors.py", "py.typed", CORE.name} == files
+    assert pathlib.Path(WHEEL).stat().st_size < 4 << 20
+
+
 COMMAND = os.environ.get("FOVEA_COMMAND")
 
 
