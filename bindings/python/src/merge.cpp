@@ -94,6 +94,7 @@ nb::object merge(const MergeArguments &a) {
   }
 
   std::vector<const fovea_params *> pointers;
+  pointers.reserve(count);
   for (const Part &part : parts) pointers.push_back(&part.p);
   // What a merged element takes, in multiply-adds of attention: as many as the library counts for its own threads.
   constexpr double kMultiplyAddsPerElement = 25;

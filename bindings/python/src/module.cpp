@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "arrays.h"
 #include "call.h"
@@ -18,51 +19,29 @@ using namespace nb::literals;
 
 nb::object usual_layout() { return nb::steal(PyUnicode_InternFromString("bhsd")); }
 
+// A function of a struct of handles as one that nanobind can call, with an argument for each of them.
+template <size_t>
+using Handle = nb::handle;
+template <class Arguments, class Result, size_t... i>
+auto of_handles(Result (*function)(const Arguments &), std::index_sequence<i...>) {
+  return [function](Handle<i>... handles) { return function(Arguments{handles...}); };
+}
+template <class Arguments, class Result>
+auto of_handles(Result (*function)(const Arguments &)) {
+  return of_handles(function, std::make_index_sequence<sizeof(Arguments) / sizeof(nb::handle)>());
+}
+
 // A function of all arguments of fovea.attention().
-template <auto function, class... Extra>
-void define_attention(nb::module_ &m, const char *name, const Extra &...extra) {
-  using H = nb::handle;
-  m.def(
-      name,
-      [](H q, H k, H v, H out, H lse, H weights, H return_lse, H return_weights, H scale, H softcap, H causal, H align, H window,
-         H mask, H alibi_slopes, H sinks, H seqlens_q, H seqlens_kv, H cu_seqlens_q, H cu_seqlens_kv, H block_table, H seq_kv,
-         H k_scale, H v_scale, H k_type, H v_type, H layout, H context) {
-        return function({q,
-                         k,
-                         v,
-                         out,
-                         lse,
-                         weights,
-                         return_lse,
-                         return_weights,
-                         scale,
-                         softcap,
-                         causal,
-                         align,
-                         window,
-                         mask,
-                         alibi_slopes,
-                         sinks,
-                         seqlens_q,
-                         seqlens_kv,
-                         cu_seqlens_q,
-                         cu_seqlens_kv,
-                         block_table,
-                         seq_kv,
-                         k_scale,
-                         v_scale,
-                         k_type,
-                         v_type,
-                         layout,
-                         context});
-      },
-      "q"_a.none(), "k"_a.none(), "v"_a.none(), nb::kw_only(), "out"_a = nb::none(), "lse"_a = nb::none(), "weights"_a = nb::none(),
-      "return_lse"_a = false, "return_weights"_a = false, "scale"_a = nb::none(), "softcap"_a = nb::none(), "causal"_a = false,
-      "align"_a = nb::none(), "window"_a = nb::none(), "mask"_a = nb::none(), "alibi_slopes"_a = nb::none(),
-      "sinks"_a = nb::none(), "seqlens_q"_a = nb::none(), "seqlens_kv"_a = nb::none(), "cu_seqlens_q"_a = nb::none(),
-      "cu_seqlens_kv"_a = nb::none(), "block_table"_a = nb::none(), "seq_kv"_a = nb::none(), "k_scale"_a = nb::none(),
-      "v_scale"_a = nb::none(), "k_type"_a = nb::none(), "v_type"_a = nb::none(), "layout"_a = usual_layout(),
-      "context"_a = nb::none(), extra...);
+template <class... Extra>
+void define_attention(nb::module_ &m, const char *name, nb::object (*function)(const AttentionArguments &),
+                      const Extra &...extra) {
+  m.def(name, of_handles(function), "q"_a.none(), "k"_a.none(), "v"_a.none(), nb::kw_only(), "out"_a = nb::none(),
+        "lse"_a = nb::none(), "weights"_a = nb::none(), "return_lse"_a = false, "return_weights"_a = false,
+        "scale"_a = nb::none(), "softcap"_a = nb::none(), "causal"_a = false, "align"_a = nb::none(), "window"_a = nb::none(),
+        "mask"_a = nb::none(), "alibi_slopes"_a = nb::none(), "sinks"_a = nb::none(), "seqlens_q"_a = nb::none(),
+        "seqlens_kv"_a = nb::none(), "cu_seqlens_q"_a = nb::none(), "cu_seqlens_kv"_a = nb::none(), "block_table"_a = nb::none(),
+        "seq_kv"_a = nb::none(), "k_scale"_a = nb::none(), "v_scale"_a = nb::none(), "k_type"_a = nb::none(),
+        "v_type"_a = nb::none(), "layout"_a = usual_layout(), "context"_a = nb::none(), extra...);
 }
 
 nb::object alibi_slopes(int64_t heads) {
@@ -70,7 +49,7 @@ nb::object alibi_slopes(int64_t heads) {
   if (heads > kMostHeads)
     fail(FOVEA_ERR_INVALID_SIZE, "heads: %lld is more than %lld", static_cast<long long>(heads),
          static_cast<long long>(kMostHeads));
-  const nb::object numpy = nb::module_::import_("numpy"), slopes = numpy.attr("zeros")(std::max<int64_t>(heads, 0), "float32");
+  nb::object slopes = nb::module_::import_("numpy").attr("zeros")(std::max<int64_t>(heads, 0), "float32");
   check(fovea_alibi_slopes(heads, static_cast<float *>(view("slopes", slopes).data)));
   return slopes;
 }
@@ -169,33 +148,26 @@ Raises:
         return std::string("fovea.Context(isa='") + c.isa() + "', threads=" + std::to_string(c.threads()) + ")";
       });
 
-  define_attention<attention>(m, "attention", nb::sig("def attention(" FOVEA_ATTENTION_ARGUMENTS ") -> Any"), kAttentionText);
-  define_attention<explain>(m, "explain", nb::sig("def explain(" FOVEA_ATTENTION_ARGUMENTS ") -> dict[str, Any]"),
-                            R"(How fovea.attention() would run a call of the same arguments.
+  define_attention(m, "attention", &attention, nb::sig("def attention(" FOVEA_ATTENTION_ARGUMENTS ") -> Any"), kAttentionText);
+  define_attention(m, "explain", &explain, nb::sig("def explain(" FOVEA_ATTENTION_ARGUMENTS ") -> dict[str, Any]"),
+                   R"(How fovea.attention() would run a call of the same arguments.
 
 Returns:
     features, types, level, kernel, tasks, workspace, why not other levels, and error: the text of what the library would refuse, or "".
     Nothing is computed or written.)");
-  define_attention<seconds_per_call>(m, "_seconds_per_call",
-                                     nb::sig("def _seconds_per_call(" FOVEA_ATTENTION_ARGUMENTS ") -> float"),
-                                     "Seconds of the C call alone that fovea.attention() makes of the same arguments.");
+  define_attention(m, "_seconds_per_call", &seconds_per_call,
+                   nb::sig("def _seconds_per_call(" FOVEA_ATTENTION_ARGUMENTS ") -> float"),
+                   "Seconds of the C call alone that fovea.attention() makes of the same arguments.");
 
-  m.def(
-      "kv_append",
-      [](nb::handle k, nb::handle v, nb::handle k_new, nb::handle v_new, nb::handle start, nb::handle count,
-         nb::handle block_table, nb::handle k_scale, nb::handle v_scale, nb::handle k_type, nb::handle v_type, nb::handle layout,
-         nb::handle context) {
-        kv_append({k, v, k_new, v_new, start, count, block_table, k_scale, v_scale, k_type, v_type, layout, context});
-      },
-      "k"_a.none(), "v"_a.none(), "k_new"_a.none(), "v_new"_a.none(), "start"_a.none(), "count"_a = nb::none(), nb::kw_only(),
-      "block_table"_a = nb::none(), "k_scale"_a = nb::none(), "v_scale"_a = nb::none(), "k_type"_a = nb::none(),
-      "v_type"_a = nb::none(), "layout"_a = usual_layout(), "context"_a = nb::none(),
-      nb::sig("def kv_append(k: Array | None, v: Array | None, k_new: Array | None, v_new: Array | None, start: Integers, "
-              "count: Integers | None = None, *, block_table: IntegerTable | None = None, k_scale: Array | None = None, "
-              "v_scale: Array | None = None, k_type: Literal['q8_0', 'q4_0'] | None = None, "
-              "v_type: Literal['q8_0', 'q4_0'] | None = None, layout: Literal['bhsd', 'bshd'] = 'bhsd', "
-              "context: Context | None = None) -> None"),
-      R"(Writes new tokens into a key-value cache, in its own types.
+  m.def("kv_append", of_handles(&kv_append), "k"_a.none(), "v"_a.none(), "k_new"_a.none(), "v_new"_a.none(), "start"_a.none(),
+        "count"_a = nb::none(), nb::kw_only(), "block_table"_a = nb::none(), "k_scale"_a = nb::none(), "v_scale"_a = nb::none(),
+        "k_type"_a = nb::none(), "v_type"_a = nb::none(), "layout"_a = usual_layout(), "context"_a = nb::none(),
+        nb::sig("def kv_append(k: Array | None, v: Array | None, k_new: Array | None, v_new: Array | None, start: Integers, "
+                "count: Integers | None = None, *, block_table: IntegerTable | None = None, k_scale: Array | None = None, "
+                "v_scale: Array | None = None, k_type: Literal['q8_0', 'q4_0'] | None = None, "
+                "v_type: Literal['q8_0', 'q4_0'] | None = None, layout: Literal['bhsd', 'bshd'] = 'bhsd', "
+                "context: Context | None = None) -> None"),
+        R"(Writes new tokens into a key-value cache, in its own types.
 
 Args:
     k, v, block_table, k_scale, v_scale, k_type, v_type, layout: the cache, as fovea.attention() reads it. Its axis of keys is what
@@ -210,19 +182,13 @@ Float caches take numbers rounded to nearest even; int8 caches a scale for each 
 Raises:
     ArgumentError, ArgumentTypeError: the text names the argument, and nothing has been written.)");
 
-  m.def(
-      "merge",
-      [](nb::handle parts, nb::handle out, nb::handle lse, nb::handle seqlens_q, nb::handle cu_seqlens_q, nb::handle layout,
-         nb::handle context) {
-        return merge({parts, out, lse, seqlens_q, cu_seqlens_q, layout, context});
-      },
-      "parts"_a.none(), nb::kw_only(), "out"_a = nb::none(), "lse"_a = nb::none(), "seqlens_q"_a = nb::none(),
-      "cu_seqlens_q"_a = nb::none(), "layout"_a = usual_layout(), "context"_a = nb::none(),
-      nb::sig(
-          "def merge(parts: Sequence[tuple[Array, Array]], *, out: Array | None = None, lse: Array | None = None, "
-          "seqlens_q: Integers | None = None, cu_seqlens_q: Integers | None = None, layout: Literal['bhsd', 'bshd'] = 'bhsd', "
-          "context: Context | None = None) -> tuple[Any, Any]"),
-      R"(Combines results over disjoint sets of keys into the result over all of these keys.
+  m.def("merge", of_handles(&merge), "parts"_a.none(), nb::kw_only(), "out"_a = nb::none(), "lse"_a = nb::none(),
+        "seqlens_q"_a = nb::none(), "cu_seqlens_q"_a = nb::none(), "layout"_a = usual_layout(), "context"_a = nb::none(),
+        nb::sig(
+            "def merge(parts: Sequence[tuple[Array, Array]], *, out: Array | None = None, lse: Array | None = None, "
+            "seqlens_q: Integers | None = None, cu_seqlens_q: Integers | None = None, layout: Literal['bhsd', 'bshd'] = 'bhsd', "
+            "context: Context | None = None) -> tuple[Any, Any]"),
+        R"(Combines results over disjoint sets of keys into the result over all of these keys.
 
 Args:
     parts: pairs (out, lse) that fovea.attention(..., return_lse=True) gave for the same queries.

@@ -144,21 +144,22 @@ def test_multiprocessing_by_fork():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_the_process_may_end_during_calls(threads):
-    done = run(f"""
-        import threading, time, numpy as np, fovea
-        q = np.ones((1, 8, 400, 64), "f4")
-        context = fovea.Context(threads={threads})
-        def work():
-            while True:
-                fovea.attention(q, q, q, context=context)
-        for _ in range(3):
-            threading.Thread(target=work, daemon=True).start()
-        time.sleep(0.2)
-        print("end")
-        """)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+@pytest.mark.parametrize("threads, tokens", [(1, 40), (3, 400)], ids=["waiting for the interpreter", "computing"])
+def test_the_process_may_end_during_calls(threads, tokens):
+    for _ in range(4):
+        done = run(f"""
+            import threading, time, numpy as np, fovea
+            q = np.ones((1, 8, {tokens}, 64), "f4")
+            context = fovea.Context(threads={threads})
+            def work():
+                while True:
+                    fovea.attention(q, q, q, context=context)
+            for _ in range(16):
+                threading.Thread(target=work, daemon=True).start()
+            time.sleep(0.05)
+            print("end")
+            """)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
 
 def test_the_environment_chooses_what_calls_without_a_context_use():
