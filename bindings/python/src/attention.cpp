@@ -57,25 +57,20 @@ class Call {
   }
 
  private:
-  bool packed_q() const { return p_.cu_seqlens_q != nullptr; }
-  bool packed_kv() const { return p_.cu_seqlens_kv != nullptr; }
-  bool paged() const { return p_.block_table != nullptr; }
+  bool packed_q() const { return cu_seqlens_q_.data != nullptr; }
+  bool packed_kv() const { return cu_seqlens_kv_.data != nullptr; }
+  bool paged() const { return block_table_.data != nullptr; }
 
   // How batch entries share the axes: what comes before any size is compared.
   void read_batching() {
-    const auto read = [](const char *name, nb::handle object, Numbers<int32_t> *numbers) -> const int32_t * {
-      if (object.is_none()) return nullptr;
-      *numbers = integers(name, object, 1);
-      return numbers->data;
+    const auto read = [](const char *name, nb::handle object, Numbers<int32_t> *numbers, int ndim) {
+      if (!object.is_none()) *numbers = integers(name, object, ndim);
     };
-    p_.seqlens_q = read("seqlens_q", a_.seqlens_q, &seqlens_q_);
-    p_.seqlens_kv = read("seqlens_kv", a_.seqlens_kv, &seqlens_kv_);
-    p_.cu_seqlens_q = read("cu_seqlens_q", a_.cu_seqlens_q, &cu_seqlens_q_);
-    p_.cu_seqlens_kv = read("cu_seqlens_kv", a_.cu_seqlens_kv, &cu_seqlens_kv_);
-    if (!a_.block_table.is_none()) {
-      block_table_ = integers("block_table", a_.block_table, 2);
-      p_.block_table = block_table_.data;
-    }
+    read("seqlens_q", a_.seqlens_q, &seqlens_q_, 1);
+    read("seqlens_kv", a_.seqlens_kv, &seqlens_kv_, 1);
+    read("cu_seqlens_q", a_.cu_seqlens_q, &cu_seqlens_q_, 1);
+    read("cu_seqlens_kv", a_.cu_seqlens_kv, &cu_seqlens_kv_, 1);
+    read("block_table", a_.block_table, &block_table_, 2);
     if (packed_q() && cu_seqlens_q_.shape[0] == 0) fail(FOVEA_ERR_INVALID_SIZE, "cu_seqlens_q: must have at least 1 offset");
     if (packed_kv() && cu_seqlens_kv_.shape[0] == 0) fail(FOVEA_ERR_INVALID_SIZE, "cu_seqlens_kv: must have at least 1 offset");
   }
@@ -96,8 +91,8 @@ class Call {
       require_size("cu_seqlens_kv", "number of segments", cu_seqlens_kv_.shape[0] - 1, "the batch size", batch);
     else if (!paged())
       require_size("k", "batch size", k_.size[0], packed_q() ? "the number of segments" : "that of q", batch);
-    if (p_.seqlens_q) require_size("seqlens_q", "length", seqlens_q_.shape[0], "the batch size", batch);
-    if (p_.seqlens_kv) require_size("seqlens_kv", "length", seqlens_kv_.shape[0], "the batch size", batch);
+    if (seqlens_q_.data) require_size("seqlens_q", "length", seqlens_q_.shape[0], "the batch size", batch);
+    if (seqlens_kv_.data) require_size("seqlens_kv", "length", seqlens_kv_.shape[0], "the batch size", batch);
     int64_t seq_kv = k_.size[2];
     if (paged()) {
       require_size("block_table", "number of rows", block_table_.shape[0], "the batch size", batch);
@@ -113,14 +108,13 @@ class Call {
         fail(FOVEA_ERR_INVALID_ARGUMENT, "seq_kv: %lld is more than the pages of an entry hold, %lld",
              static_cast<long long>(seq_kv), static_cast<long long>(keys_of_pages));
     }
-    const fovea_params given = p_;
     check(fovea_params_init(&p_, sizeof p_, batch, q_.size[1], k_.size[1], q_.size[2], seq_kv, q_.size[3], v_.size[3]));
-    p_.seqlens_q = given.seqlens_q, p_.seqlens_kv = given.seqlens_kv;
-    p_.cu_seqlens_q = given.cu_seqlens_q, p_.cu_seqlens_kv = given.cu_seqlens_kv;
-    if (!given.block_table) return;
+    p_.seqlens_q = seqlens_q_.data, p_.seqlens_kv = seqlens_kv_.data;
+    p_.cu_seqlens_q = cu_seqlens_q_.data, p_.cu_seqlens_kv = cu_seqlens_kv_.data;
+    if (!paged()) return;
     if (k_.size[2] < 1 || k_.size[2] > INT32_MAX)
       fail(FOVEA_ERR_INVALID_SIZE, "k: pages of %lld slots", static_cast<long long>(k_.size[2]));
-    p_.block_table = given.block_table;
+    p_.block_table = block_table_.data;
     p_.page_size = int32_t(k_.size[2]);
     p_.block_table_stride = block_table_.shape[0] > 1 ? block_table_.row_stride : block_table_.shape[1];
     p_.num_pages = k_.size[0];
