@@ -13,8 +13,9 @@
 namespace fovea_python {
 namespace {
 
-// What a core computes in 20 microseconds or more: a thread that sleeps needs about as long to wake up.
-constexpr double kWorthWakingFor = 1 << 20;
+// What a core computes in 20 microseconds, about as long as a sleeping thread needs to wake up and to be waited for: with calls 300 microseconds
+// apart, two threads are slower than one at 2^20 multiply-adds, as fast from 2^21 to 2^22; calls one after the other gain from 2^20 on.
+constexpr double kWorthWakingFor = 1 << 21;
 
 // As the library's own default with OpenMP: min(OMP_NUM_THREADS, CPU affinity, CPU quota of the control group).
 int32_t default_threads() {
