@@ -151,6 +151,7 @@ Array view_dlpack(const char *name, const DlTensor &from, Library library) {
     if (array.shape[a] != 1) array.stride[a] = from.strides ? from.strides[a] : dense;
     dense *= array.shape[a];
   }
+  if (!from.data && dense != 0) fail(FOVEA_ERR_NULL_POINTER, "%s: has a shape but no memory", name);
   return array;
 }
 
@@ -193,13 +194,15 @@ KnownType known_type(PyTypeObject *type) {
   return known;
 }
 
-// Results have no gradients, and nothing shall be lost in silence.
-void check_needs_no_gradient(const char *name, nb::handle tensor) {
-  static PyObject *attribute = PyUnicode_InternFromString("requires_grad");
-  const nb::object requires_grad = nb::steal(PyObject_GetAttr(tensor.ptr(), attribute));
-  if (!requires_grad) throw nb::python_error();
-  if (requires_grad.ptr() != Py_True) return;
-  if (nb::cast<bool>(loaded_module("torch").attr("is_grad_enabled")()))
+// What DLPack does not tell of a tensor. Results have no gradients, and nothing shall be lost in silence; imaginary parts of conjugated tensors
+// are views whose memory holds the negated numbers.
+void check_tensor(const char *name, nb::handle tensor) {
+  static PyObject *requires_grad = PyUnicode_InternFromString("requires_grad"), *is_neg = PyUnicode_InternFromString("is_neg");
+  const nb::object needs_gradient = nb::steal(PyObject_GetAttr(tensor.ptr(), requires_grad));
+  const nb::object is_negated = nb::steal(PyObject_CallMethodObjArgs(tensor.ptr(), is_neg, nullptr));
+  if (!needs_gradient || !is_negated) throw nb::python_error();
+  if (is_negated.ptr() == Py_True) fail(FOVEA_ERR_UNSUPPORTED, "%s: is a negated view: resolve_neg() makes a tensor of it", name);
+  if (needs_gradient.ptr() == Py_True && nb::cast<bool>(loaded_module("torch").attr("is_grad_enabled")()))
     fail(FOVEA_ERR_UNSUPPORTED, "%s: requires a gradient, which is not computed: detach() it, or call under torch.no_grad()",
          name);
 }
@@ -236,7 +239,7 @@ Array view_capsule(const char *name, nb::object object, Library library) {
 
 Array view_other(const char *name, nb::handle object) {
   const KnownType known = known_type(Py_TYPE(object.ptr()));
-  if (known.library == Library::kTorch) check_needs_no_gradient(name, object);
+  if (known.library == Library::kTorch) check_tensor(name, object);
   if (!known.exchange) return view_capsule(name, nb::borrow(object), known.library);
   DlTensor tensor;
   if (known.exchange->borrow(object.ptr(), &tensor)) throw nb::python_error();

@@ -86,6 +86,19 @@ def test_tensors_that_are_not_in_the_memory_of_the_cpu(tensors):
             fovea.attention(tensors[0], wrong, tensors[2])
 
 
+def test_tensors_whose_memory_is_not_what_they_hold(tensors):
+    q, k, v = tensors
+    negated = torch.complex(k, k).conj().imag
+    assert negated.is_neg()
+    with pytest.raises(fovea.UnsupportedError, match="^k: is a negated view"):
+        fovea.attention(q, negated, v)
+    assert torch.equal(fovea.attention(q, negated.resolve_neg(), v), fovea.attention(q, -k, v))
+    with torch._subclasses.FakeTensorMode():
+        fake = torch.zeros(2, 2, 17, 32)
+    with pytest.raises(fovea.ArgumentError, match="^k: "):
+        fovea.attention(q.numpy(), fake, v.numpy())
+
+
 def test_types_that_are_refused(tensors):
     for dtype in torch.float64, torch.complex64, torch.int64, torch.float8_e4m3fn:
         with pytest.raises(fovea.ArgumentTypeError, match="^k: "):
