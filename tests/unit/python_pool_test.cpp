@@ -63,8 +63,8 @@ TEST(PythonPoolRace, EveryTaskRunsOnceAndOtherThreadsHelp) {
 TEST(PythonPoolRace, SeveralCallersAtATime) {
   Pool pool(kWorkers);
   std::atomic<int> right{0};
-  std::vector<std::thread> callers;
-  for (int i = 0; i < 4; ++i) callers.emplace_back([&] { right += many_calls(pool.executor(), 5000); });
+  std::thread callers[4];
+  for (std::thread &caller : callers) caller = std::thread([&] { right += many_calls(pool.executor(), 5000); });
   for (std::thread &caller : callers) caller.join();
   EXPECT_EQ(right, 4);
 }
