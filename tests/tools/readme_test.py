@@ -9,7 +9,7 @@ import unittest
 
 SOURCE = pathlib.Path(sys.argv[1])
 PAGES = [SOURCE / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md", "tests/data/README.md")]
-PAGES += sorted((SOURCE / "docs").glob("*.md"))
+PAGES += sorted((SOURCE / "docs").rglob("*.md")) + [SOURCE / "bindings/python/README.md"]
 
 
 def blocks(language, page="README.md"):
@@ -46,16 +46,16 @@ class Readme(unittest.TestCase):
             file, anchor = target.split("#")
             self.assertIn(anchor, anchors(page.parent / file if file else page), f"{page.name}: {target}")
 
-    def test_the_contents_of_semantics_are_its_headings(self):
-        page = SOURCE / "docs/semantics.md"
-        contents = re.search(r"^## Contents\n(.*?)^## ", page.read_text(), re.MULTILINE | re.DOTALL).group(1)
-        listed = re.findall(r"\[([^\]]+)\]\(#", contents)
-        headings = re.findall(r"^###? (.*)$", page.read_text(), re.MULTILINE)
-        self.assertEqual(listed, [heading for heading in headings if heading != "Contents"])
+    def test_contents_are_the_headings(self):
+        for page in SOURCE / "docs/semantics.md", SOURCE / "docs/integration/python.md":
+            contents = re.search(r"^## Contents\n(.*?)^## ", page.read_text(), re.MULTILINE | re.DOTALL).group(1)
+            listed = re.findall(r"\[([^\]]+)\]\(#", contents)
+            headings = re.findall(r"^###? (.*)$", page.read_text(), re.MULTILINE)
+            self.assertEqual(listed, [heading for heading in headings if heading != "Contents"])
 
     def test_named_files_exist(self):
         for page in PAGES:
-            for name in re.findall(r"`((?:lib|include|tests|tools|bench|examples|cmake|docs)/[\w./-]*)", page.read_text()):
+            for name in re.findall(r"`((?:lib|include|tests|tools|bench|bindings|examples|cmake|docs)/[\w./-]*)", page.read_text()):
                 self.assertTrue((SOURCE / name).exists(), f"{page.name}: {name}")
 
     def test_commands_of_the_development_script_exist(self):
