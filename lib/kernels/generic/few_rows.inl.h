@@ -47,7 +47,7 @@ void pack_rows(const float *const *q, int64_t count, int64_t dim_k, float scale,
 struct KeyTile {
   const char *const *row;
   const float *scale;
-  const char *const *ahead;  // null: none
+  int32_t ahead;  // see KeyRows
 };
 
 // The scores of R rows, as many keys at a time as kSumsByDims registers hold sums of.
@@ -75,7 +75,7 @@ struct ScoresByDims {
       for (int64_t d = begin; d < end; d += L * V, q += L * V * R) {
         if (tile.ahead && (E::kBytes >= kLineBytes || d % (L * V * (kLineBytes / E::kBytes)) == 0)) {
           FOVEA_UNROLL
-          for (int j = 0; j < G; ++j) __builtin_prefetch(tile.ahead[first + first_key + j] + d / (L * V) * E::kBytes, 0, 3);
+          for (int j = 0; j < G; ++j) fetch_ahead(key + first_key + j, tile.ahead, d / (L * V) * E::kBytes);
         }
         Vector x[G][V];
         FOVEA_UNROLL
@@ -143,8 +143,7 @@ struct ScoresByDims {
                                                     float *score) {
     for (int64_t key = 0; key < count; key += J) {
       Vector acc[kSums];
-      multiply(KeyTile{keys.row + key, keys.scale + key, keys.ahead ? keys.row + key + keys.ahead : nullptr}, 0, rows, dim_k,
-               acc);
+      multiply(KeyTile{keys.row + key, keys.scale + key, keys.ahead}, 0, rows, dim_k, acc);
       FOVEA_UNROLL
       for (int i = 0; i < kSums; i += kAtOnce) Simd::store(score + key * R + i, Simd::template sums<kAtOnce>(acc + i));
     }
@@ -240,7 +239,7 @@ void score_few_rows(KeyTile tile, const float *rows, int64_t count, int64_t dim_
   float scores[kKeyTile][kWidest];
   for (int64_t first = 0; first < count; first += rows_by_dims<Simd>(count - first)) {
     score_rows(first, scores[0] + first, kWidest);
-    tile.ahead = nullptr;
+    tile.ahead = 0;
   }
   for (int j = 0; j < kKeyTile; ++j) Simd::store(score + j * L, Simd::load(scores[j]));
 }
@@ -377,9 +376,8 @@ struct FewRowsValues {
     const bool fetches = row == 0 && v_->ahead != 0;
     const auto fetch = [&](int64_t j) __attribute__((always_inline)) {
       if (!fetches) return;
-      const char *next = v_->row[j + v_->ahead] + offset;
       FOVEA_UNROLL
-      for (int b = 0; b < (kTail ? 1 : W / kLeast * E::kBytes); b += kLineBytes) __builtin_prefetch(next + b, 0, 3);
+      for (int b = 0; b < (kTail ? 1 : W / kLeast * E::kBytes); b += kLineBytes) fetch_ahead(v_->row + j, v_->ahead, offset + b);
     };
     const auto add = [&](int n, bool load) __attribute__((always_inline)) {
       FOVEA_UNROLL
