@@ -364,10 +364,14 @@ class BlockScores {
     SoftmaxState<Simd> &state = panel_.state;
     float *scores = task_.p + range_.first * kWidth;
     if (!range_.shaped && range_.first == 0 && block_.first == 0 && range_.all_whole()) {
-      const int rows = rows_by_dims<Simd>(panel_.rows);
-      score_side_by_side<Simd>(*task_.k_rows, range_.keys, panel_.queries, rows, task_.call->dim_k, task_.p);
-      take_first_references(task_.p, range_.keys, rows, state);
-      exponentiate_side_by_side(task_.p, 0, range_.keys, rows, state);
+      with_rows<Simd>(rows_by_dims<Simd>(panel_.rows), [&](auto rows) {
+        with_elements<Simd>(task_.k_rows->dtype, [&](auto elements) {
+          score_side_by_side<Simd, decltype(elements), rows>(*task_.k_rows, range_.keys, panel_.queries, task_.call->dim_k,
+                                                             task_.p);
+        });
+        take_first_references<Simd, rows>(task_.p, range_.keys, state);
+        exponentiate_side_by_side<Simd, rows>(task_.p, 0, range_.keys, state);
+      });
     } else {
       finish_scores(range_.first, range_.keys, scores);
       for (int64_t t = 0; t < range_.tiles(); ++t) {
@@ -382,7 +386,7 @@ class BlockScores {
     const int rows = rows_by_dims<Simd>(panel_.rows);
     const int64_t end = range_.first + range_.tiles() * kKeyTile;
     put_side_by_side<Simd>(task_.p + range_.first * kWidth, end - range_.first, rows, task_.p + range_.first * rows);
-    exponentiate_side_by_side(task_.p, range_.first, end, rows, panel_.state);
+    with_rows<Simd>(rows, [&](auto r) { exponentiate_side_by_side<Simd, r>(task_.p, range_.first, end, panel_.state); });
   }
 
   // The block again, with the true maximum for the rows whose sums went out of range; the others come out as they were. Where the sums are

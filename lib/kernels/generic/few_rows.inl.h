@@ -25,6 +25,17 @@ FOVEA_INLINE int rows_by_dims(int64_t left) {
   return left >= 8 && Simd::kLanes >= 8 ? 8 : left >= 3 ? 4 : static_cast<int>(left);
 }
 
+// run(Constant<R>()) for a tile of so many rows.
+template <class Simd, class Run>
+FOVEA_INLINE void with_rows(int rows, Run run) {
+  switch (rows) {
+    case 1: return run(Constant<1>());
+    case 2: return run(Constant<2>());
+    case 4: return run(Constant<4>());
+  }
+  if constexpr (Simd::kLanes >= 8) run(Constant<8>());
+}
+
 // Queries of a tile of R rows: [dim / kLanes][R][kLanes], zero behind dim_k, times the scale; tiles one after the other.
 template <class Simd>
 void pack_rows(const float *const *q, int64_t count, int64_t dim_k, float scale, float *packed) {
@@ -58,6 +69,7 @@ struct ScoresByDims {
   static constexpr int J = kKeyTile < Simd::kSumsByDims / R ? kKeyTile : Simd::kSumsByDims / R, kSums = R * J;
   static constexpr int kLoads = Simd::kSumsByDims / 2;                          // vectors of keys in registers beside the sums
   static constexpr int G = J * V <= kLoads ? J : V <= kLoads ? kLoads / V : 1;  // keys that they are of
+  static constexpr int kDimsOfLine = L * V * (E::kBytes < kLineBytes ? kLineBytes / E::kBytes : 1);  // about a cache line's
   static constexpr int kAtOnce = kSums < L ? kSums : L;  // sums that come to lie in one vector: those of a key side by side
 
   // acc[key * R + row], lane by lane, over the dims [begin, end) of all keys of the group that begins at `first`, and the tail where they
@@ -73,7 +85,7 @@ struct ScoresByDims {
       constexpr int first_key = g * G;
       const float *q = rows;
       for (int64_t d = begin; d < end; d += L * V, q += L * V * R) {
-        if (tile.ahead && (E::kBytes >= kLineBytes || d % (L * V * (kLineBytes / E::kBytes)) == 0)) {
+        if (tile.ahead && d % kDimsOfLine == 0) {
           FOVEA_UNROLL
           for (int j = 0; j < G; ++j) fetch_ahead(key + first_key + j, tile.ahead, d / (L * V) * E::kBytes);
         }
@@ -139,7 +151,7 @@ struct ScoresByDims {
   }
 
   // Scores of a block's tiles side by side: score[key][R]. What lies behind them in a vector is overwritten.
-  static __attribute__((noinline)) void score_block(const KeyRows &keys, int64_t count, const float *rows, int64_t dim_k,
+  static __attribute__((noinline)) void score_block(const KeyTile &keys, int64_t count, const float *rows, int64_t dim_k,
                                                     float *score) {
     for (int64_t key = 0; key < count; key += J) {
       Vector acc[kSums];
@@ -165,17 +177,29 @@ void put_side_by_side(const float *from, int64_t keys, int rows, float *to) {
 
 // The references of rows that have none yet, each from the first tile that holds a key for it: of a block that all rows permit, but a score
 // may be -inf.
-template <class Simd>
-void take_first_references(const float *score, int64_t keys, int rows, SoftmaxState<Simd> &state) {
-  for (int r = 0; r < rows; ++r) {
-    float &reference = state.chunk_max[r];
-    for (int64_t begin = 0; begin < keys && !(kLowest <= reference); begin += kKeyTile) {
+template <class Simd, int R>
+FOVEA_INLINE void take_first_references(const float *score, int64_t keys, SoftmaxState<Simd> &state) {
+  alignas(64) float reference[Simd::kLanes];
+  bool taken = false;
+  for (int r = 0; r < R; ++r) {
+    reference[r] = state.chunk_max[r];
+    for (int64_t begin = 0; begin < keys && !(kLowest <= reference[r]); begin += kKeyTile) {
       for (int64_t j = begin; j < begin + kKeyTile; ++j) {
-        if (score[j * rows + r] > reference) reference = score[j * rows + r];
+        if (score[j * R + r] > reference[r]) reference[r] = score[j * R + r];
       }
+      taken = true;
     }
   }
-  for (int r = rows; r < Simd::kLanes; ++r) state.chunk_max[r] = state.chunk_max[rows - 1];
+  if (taken) Simd::store(state.chunk_max, R == 1 ? Simd::set1(reference[0]) : Simd::template lanes<R>(Simd::load(reference), 0));
+}
+
+// The sums of all lanes of a row, where rows alternate; the last again behind it.
+template <class Simd, int R, int N = Simd::kLanes / 2>
+FOVEA_INLINE typename Simd::Vector sums_of_rows(typename Simd::Vector a) {
+  if constexpr (N < R)
+    return Simd::template lanes<R>(a, 0);
+  else
+    return sums_of_rows<Simd, R, N / 2>(Simd::add(a, Simd::template lanes<N>(a, N)));
 }
 
 // Such scores of the keys [first, end) of a block become weights, and join the chunk's sums: each lane has its own, of vectors that begin at
@@ -201,23 +225,9 @@ __attribute__((noinline)) void exponentiate_side_by_side(float *p, int64_t first
       }
       run_sum = Simd::add(run_sum, tile_sum);
     }
-    alignas(64) float sum[L];
-    Simd::store(sum, run_sum);
-    for (int n = L / 2; n >= R; n /= 2) {
-      for (int l = 0; l < n; ++l) sum[l] += sum[l + n];
-    }
-    for (int l = 0; l < L; ++l) state.run_sum[l] = sum[l < R ? l : R - 1];
+    Simd::store(state.run_sum, sums_of_rows<Simd, R>(run_sum));
     end_run(state, 1);
   }
-}
-template <class Simd>
-void exponentiate_side_by_side(float *p, int64_t first, int64_t end, int rows, SoftmaxState<Simd> &state) {
-  switch (rows) {
-    case 1: return exponentiate_side_by_side<Simd, 1>(p, first, end, state);
-    case 2: return exponentiate_side_by_side<Simd, 2>(p, first, end, state);
-    case 4: return exponentiate_side_by_side<Simd, 4>(p, first, end, state);
-  }
-  if constexpr (Simd::kLanes >= 8) exponentiate_side_by_side<Simd, 8>(p, first, end, state);
 }
 
 // The scores of a tile's keys and any number of few rows: score[key][kLanes].
@@ -226,12 +236,8 @@ void score_few_rows(KeyTile tile, const float *rows, int64_t count, int64_t dim_
   constexpr int L = Simd::kLanes;
   const auto score_rows = [&](int64_t first, float *to, int64_t stride) {
     const float *packed = rows + first * padded_dim<Simd>(dim_k);
-    switch (rows_by_dims<Simd>(count - first)) {
-      case 1: return ScoresByDims<Simd, E, 1>::score(tile, packed, dim_k, to, stride);
-      case 2: return ScoresByDims<Simd, E, 2>::score(tile, packed, dim_k, to, stride);
-      case 4: return ScoresByDims<Simd, E, 4>::score(tile, packed, dim_k, to, stride);
-    }
-    if constexpr (L >= 8) ScoresByDims<Simd, E, 8>::score(tile, packed, dim_k, to, stride);
+    with_rows<Simd>(rows_by_dims<Simd>(count - first),
+                    [&](auto tile_rows) { ScoresByDims<Simd, E, tile_rows>::score(tile, packed, dim_k, to, stride); });
   };
   if (rows_by_dims<Simd>(count) >= count) return score_rows(0, score, L);
   // Several tiles of rows lie beside each other, and each fills a whole vector.
@@ -244,33 +250,21 @@ void score_few_rows(KeyTile tile, const float *rows, int64_t count, int64_t dim_
   for (int j = 0; j < kKeyTile; ++j) Simd::store(score + j * L, Simd::load(scores[j]));
 }
 
-// The scores of a block's keys and so many rows as lie side by side. Behind the last key they are -inf to the end of a tile.
+// The scores of a block's keys and R rows, side by side. Behind the last key they are -inf to the end of a tile.
 template <class Simd, class E, int R>
 void score_side_by_side(const KeyRows &k, int64_t keys, const float *rows, int64_t dim_k, float *score) {
   using Scores = ScoresByDims<Simd, E, R>;
   const int64_t whole = keys / kKeyTile * kKeyTile;
-  Scores::score_block(k, whole, rows, dim_k, score);
+  Scores::score_block({k.row, k.scale, k.ahead}, whole, rows, dim_k, score);
   if (whole == keys) return;
-  KeyRows rest;
-  rest.ahead = 0;
+  const char *row[kKeyTile];
+  float scale[kKeyTile];
   for (int64_t j = 0; j < kKeyTile; ++j) {
-    rest.row[j] = k.row[smaller(whole + j, keys - 1)];
-    rest.scale[j] = k.scale[smaller(whole + j, keys - 1)];
+    row[j] = k.row[smaller(whole + j, keys - 1)];
+    scale[j] = k.scale[smaller(whole + j, keys - 1)];
   }
-  Scores::score_block(rest, kKeyTile, rows, dim_k, score + whole * R);
+  Scores::score_block({row, scale, 0}, kKeyTile, rows, dim_k, score + whole * R);
   for (int64_t i = keys * R; i < (whole + kKeyTile) * R; ++i) score[i] = kNoKeys;
-}
-template <class Simd>
-void score_side_by_side(const KeyRows &k, int64_t keys, const float *rows, int count, int64_t dim_k, float *score) {
-  with_elements<Simd>(k.dtype, [&](auto elements) {
-    using E = decltype(elements);
-    switch (count) {
-      case 1: return score_side_by_side<Simd, E, 1>(k, keys, rows, dim_k, score);
-      case 2: return score_side_by_side<Simd, E, 2>(k, keys, rows, dim_k, score);
-      case 4: return score_side_by_side<Simd, E, 4>(k, keys, rows, dim_k, score);
-    }
-    if constexpr (Simd::kLanes >= 8) score_side_by_side<Simd, E, 8>(k, keys, rows, dim_k, score);
-  });
 }
 
 // The product with V. A run of keys is in the first-level cache when further rows and dims come to it.
