@@ -87,13 +87,16 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
         return _pytorch(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
                         enable_gqa=enable_gqa)
     batch, heads_q, heads_kv = shape
-    if query.dim() == 4 and query.size(0) == key.size(0) == value.size(0) and query.size(1) == heads_q and key.size(1) == heads_kv:
+    if query.dim() == 4 and key.shape[:1] == value.shape[:1] == batch:
         return _attention(query, key, value, attn_mask, None, None, scale, None, is_causal, "top-left", -1, -1)
-    q, k, v = (x.expand(*batch, heads, *x.shape[-2:]).reshape(-1, heads, *x.shape[-2:])
-               for x, heads in ((query, heads_q), (key, heads_kv), (value, heads_kv)))
-    if attn_mask is not None and attn_mask.dim() > 3 and len(batch) > 1:
-        mask_heads = attn_mask.size(-3)
-        attn_mask = attn_mask.expand(*batch, *attn_mask.shape[-3:]).reshape(-1, mask_heads, *attn_mask.shape[-2:])
+
+    def as_four_axes(x, heads):
+        x = x.expand(*batch, heads, *x.shape[-2:])
+        return x.flatten(0, -4) if batch else x[None]
+
+    q, k, v = as_four_axes(query, heads_q), as_four_axes(key, heads_kv), as_four_axes(value, heads_kv)
+    if attn_mask is not None and attn_mask.dim() > 4:
+        attn_mask = as_four_axes(attn_mask, attn_mask.size(-3))
     out = _attention(q, k, v, attn_mask, None, None, scale, None, is_causal, "top-left", -1, -1)
     if query.dim() == 2:
         return out[0, 0]
@@ -107,7 +110,7 @@ def _not_served(tensors, mask, dropout_p, is_causal):
     for x in tensors:
         if type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter:
             return "subclass of Tensor"
-        if x.device.type != "cpu":
+        if not x.is_cpu:
             return "not on the CPU"
         if x.layout != torch.strided or x.is_nested:
             return "layout"
@@ -130,27 +133,27 @@ def _types_not_served(query, key, value, mask):
 
 def _shapes(query, key, value, mask, enable_gqa):
     """The leading axes of the result and both numbers of heads; None where the shapes are not of one call."""
-    dims = query.dim()
-    if dims < 2 or key.dim() != dims or value.dim() != dims or (mask is not None and not 2 <= mask.dim() <= dims):
+    q, k, v = query.shape, key.shape, value.shape
+    dims = len(q)
+    if dims < 2 or len(k) != dims or len(v) != dims or q[-1] != k[-1] or k[-2] != v[-2]:
         return None
-    if query.size(-1) != key.size(-1) or key.size(-2) != value.size(-2):
-        return None
-    batch, heads_q, heads_kv = query.shape[:-3], 1, 1
+    batch, heads_q, heads_kv = q[:-3], 1, 1
     if dims > 2:
-        heads_q, heads_kv = query.size(-3), key.size(-3)
-        if value.size(-3) != heads_kv or heads_kv == 0:
+        heads_q, heads_kv = q[-3], k[-3]
+        if v[-3] != heads_kv:
             return None
-        if heads_q != heads_kv and not (heads_q % heads_kv == 0 if enable_gqa else heads_kv == 1):
+        if heads_q != heads_kv and (heads_kv == 0 or (heads_q % heads_kv if enable_gqa else heads_kv - 1)):
             return None
-    if key.shape[:-3] != batch or value.shape[:-3] != batch:
-        for x in key, value:
-            if any(a != b and b != 1 for a, b in zip(batch, x.shape[:-3])):
-                return None
-    if mask is not None:
-        wanted = (*batch, heads_q, query.size(-2), key.size(-2))
-        if any(a != b and b != 1 for a, b in zip(wanted[len(wanted) - mask.dim():], mask.shape)):
-            return None
+    if not (_repeats(k[:-3], batch) and _repeats(v[:-3], batch)):
+        return None
+    if mask is not None and not (2 <= mask.dim() <= dims and _repeats(mask.shape, (*q[:-1], k[-2])[dims - mask.dim():])):
+        return None
     return batch, heads_q, heads_kv
+
+
+def _repeats(shape, wanted):
+    """Whether a tensor of this shape broadcasts to that of as many axes."""
+    return shape == wanted or all(a == b or a == 1 for a, b in zip(shape, wanted))
 
 
 @torch.compiler.assume_constant_result

@@ -75,7 +75,7 @@ def test_causal_and_scale(tensors, dtype, is_causal, scale):
     assert fovea.torch.stats() == {"calls": 3, "fallbacks": {}}
 
 
-@pytest.mark.parametrize("axes", [(13,), (8, 13), (2, 8, 13), (3, 2, 8, 13), (2, 3, 2, 8, 13)], ids=len)
+@pytest.mark.parametrize("axes", [(13,), (8, 13), (2, 8, 13), (3, 2, 8, 13), (2, 3, 2, 8, 13), (8, 0), (0, 8, 13), (2, 0, 8, 13)], ids=str)
 def test_any_number_of_leading_axes(axes, rng):
     q = torch.from_numpy(rng.standard_normal((*axes, 16), np.float32))
     k, v = (torch.from_numpy(rng.standard_normal((*axes[:-1], 17, dim), np.float32)) for dim in (16, 24))
