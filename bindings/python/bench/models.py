@@ -1,13 +1,12 @@
 """Real models by Fovea and by PyTorch's own scaled_dot_product_attention(), in one process with the same threads.
 
 Usage: models.py [--threads N] [--json FILE] [--quick]. Needs the packages of requirements-torch.txt and requirements-models.txt. Both take turns;
-what is printed is the median of the repetitions. The share of attention is the time inside of the attention functions, from a run of its own
-with a clock around each.
+what is printed is the least of the repetitions, which other programs disturb least. The share of attention is the time inside of the attention
+functions, from a run of its own with a clock around each.
 """
 import argparse
 import json
 import pathlib
-import statistics
 import sys
 import time
 
@@ -45,7 +44,7 @@ def seconds(run):
 
 
 def compare(model, run, repetitions):
-    """Median seconds and the share of attention, for each way."""
+    """The least seconds and the share of attention, for each way."""
     taken = {way: [] for way in WAYS}
     for repetition in range(repetitions + 1):
         for way in WAYS:
@@ -58,9 +57,9 @@ def compare(model, run, repetitions):
         global in_attention
         model.set_attn_implementation(f"clocked_{way}")
         in_attention = 0.0
-        shares[way] = seconds(run)
-        shares[way] = in_attention / shares[way]
-    return {way: {"seconds": statistics.median(taken[way]), "all": taken[way], "attention": shares[way]} for way in WAYS}
+        whole = seconds(run)
+        shares[way] = in_attention / whole
+    return {way: {"seconds": min(taken[way]), "all": taken[way], "attention": shares[way]} for way in WAYS}
 
 
 def workloads(quick):

@@ -267,7 +267,8 @@ def test_exported_programs_hold_the_operator(tensors):
 def test_the_operator_is_what_pytorch_expects_of_one(tensors):
     q, k, v = tensors
     sinks, lengths = torch.randn(8), torch.tensor([17, 5], dtype=torch.int32)
-    for arguments in ((q, k, v), (q[0], k[0], v[0]), (q.half(), k.half(), v.half(), torch.randn(13, 17), sinks, lengths, 0.3, 5.0, True,
+    tokens_first = q.transpose(1, 2).contiguous().transpose(1, 2)
+    for arguments in ((q, k, v), (tokens_first, k, v), (q[0], k[0], v[0]), (q.half(), k.half(), v.half(), torch.randn(13, 17), sinks, lengths, 0.3, 5.0, True,
                                                      "bottom-right", 3)):
         assert set(torch.library.opcheck(torch.ops.fovea.attention, arguments).values()) == {"SUCCESS"}
 
