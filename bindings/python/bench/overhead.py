@@ -13,7 +13,7 @@ import numpy as np
 import fovea
 
 CALLS, RUNS = 5000, 9
-LIMITS = {"NumPy, out=": 2, "PyTorch, out=": 3}  # the others:
+LIMITS = {"NumPy, out=": 2, "PyTorch, out=": 3, "PyTorch's operator": 30, "PyTorch's own function": 30}  # the others:
 LIMIT_OF_OTHERS = 12
 
 
@@ -30,10 +30,10 @@ class Lent:
         return self.array.__dlpack_device__()
 
 
-def microseconds(q, k, v, **options):
+def microseconds(q, k, v, function=fovea.attention, **options):
     """Of the call from Python, and of the C call alone: the least of several runs of each, one after the other."""
     python, c = [], []
-    names = {"attention": fovea.attention, "q": q, "k": k, "v": v, **options}
+    names = {"attention": function, "q": q, "k": k, "v": v, **options}
     call = f"attention(q, k, v{''.join(f', {name}={name}' for name in options)})"
     for _ in range(RUNS):
         python += timeit.repeat(call, globals=names, number=CALLS, repeat=1)
@@ -51,11 +51,15 @@ def cases():
     yield "DLPack, out=", (Lent(q), Lent(k), Lent(k)), {"out": Lent(out)}
     try:
         import torch
+
+        import fovea.torch
     except ImportError:
         return
     q, k, out = (torch.from_numpy(x) for x in (q, k, out))
     yield "PyTorch, out=", (q, k, k), {"out": out}
     yield "PyTorch", (q, k, k), {}
+    yield "PyTorch's operator", (q, k, k), {"function": fovea.torch.attention}
+    yield "PyTorch's own function", (q, k, k), {"function": fovea.torch.scaled_dot_product_attention}
 
 
 def main():

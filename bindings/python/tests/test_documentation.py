@@ -8,7 +8,7 @@ import pytest
 
 from conftest import ROOT
 
-PAGES = ["docs/integration/python.md", "bindings/python/README.md"]
+PAGES = ["docs/integration/python.md", "docs/integration/pytorch.md", "docs/integration/transformers.md", "bindings/python/README.md"]
 
 
 def blocks(page):
@@ -23,18 +23,25 @@ def run(program):
 
 
 def test_pages_have_programs():
-    assert len(PROGRAMS) == 8
+    assert len(PROGRAMS) == 11
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_programs_run(program):
-    if "import torch" in program:
-        pytest.importorskip("torch", reason="PyTorch is not installed")
+    for package in "torch", "transformers":
+        if re.search(rf"^(import|from) {package}\b", program, re.MULTILINE):
+            pytest.importorskip(package, reason=f"{package} is not installed")
     done = run(program)
     assert done.returncode == 0, done.stderr
 
 
-def test_the_example_of_the_readme():
-    program = (ROOT / "examples/attention.py").read_text()
-    assert blocks("README.md") == [program]
-    assert run(program).stdout == "weights [0.941 0.056 0.003], output [10.622  1.062]\n"
+@pytest.mark.parametrize("position, name, printed", [
+    (0, "attention", "weights [0.941 0.056 0.003], output [10.622  1.062]\n"),
+    (1, "pytorch", "{'calls': 1, 'fallbacks': {}}\n"),
+], ids=["numpy", "pytorch"])
+def test_the_examples_of_the_readme(position, name, printed):
+    if name == "pytorch":
+        pytest.importorskip("torch", reason="torch is not installed")
+    program = (ROOT / f"examples/{name}.py").read_text()
+    assert blocks("README.md")[position] == program
+    assert run(program).stdout == printed

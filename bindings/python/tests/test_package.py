@@ -66,7 +66,7 @@ def test_the_wheel_runs_on_other_distributions():
     assert re.search(r'platform tag:\s+"manylinux_\d', shown), shown
     names = subprocess.run([sys.executable, "-m", "zipfile", "-l", WHEEL], capture_output=True, text=True, check=True).stdout
     files = set(re.findall(r"^fovea/(\S+)", names, re.MULTILINE))
-    assert {"__init__.py", "_core.pyi", "errors.py", "py.typed", CORE.name} == files
+    assert {"__init__.py", "_core.pyi", "errors.py", "py.typed", "torch.py", "transformers.py", CORE.name} == files
     assert pathlib.Path(WHEEL).stat().st_size < 4 << 20
 
 
