@@ -1,9 +1,9 @@
 // The forward pass of one task: a block of rows of one key-value head, over some chunks of keys. Loops: block of keys, then panel of
 // rows, so that a block of K and V is used by all panels of the task while it is in cache. One panel and one block at a time: scores and
-// their softmax (block_scores.inl.h), the product with V (value.inl.h).
+// their softmax (block_scores.inl.h), the product with V (value.inl.h, few_values.inl.h).
 #pragma once
 #include "kernels/generic/block_scores.inl.h"
-#include "kernels/generic/value.inl.h"
+#include "kernels/generic/few_values.inl.h"
 
 namespace fovea::FOVEA_LEVEL {
 namespace {

@@ -1,0 +1,197 @@
+// The product with V of few rows, from where V lies in its own type: see few_rows.inl.h. Sums are the same in every tile shape.
+#pragma once
+#include "kernels/generic/few_rows.inl.h"
+#include "kernels/generic/value.inl.h"
+
+namespace fovea::FOVEA_LEVEL {
+namespace {
+
+// The product with V. A run of keys is in the first-level cache when further rows and dims come to it.
+template <class Simd, class E>
+struct FewRowsValues {
+  using Vector = typename Simd::Vector;
+  static constexpr int L = Simd::kLanes, kLeast = E::kVectors;
+  static constexpr bool fits(int rows, int vectors) { return rows == 1 || rows * vectors <= Simd::kFewRowsSums; }
+
+  // Sums over keys [first, keys) of the block: sums[row][stride].
+  static void multiply(const float *p, int64_t p_stride, const KeyRows &v, int64_t first, int64_t keys, int64_t rows,
+                       int64_t dim_v, float *sums, int64_t stride) {
+    FewRowsValues run = {p, p_stride, &v, rows, dim_v, sums, stride, first, first, first, first};
+    for (; run.end_ < keys; run.begin_ = run.end_) {
+      run.end_ = (run.begin_ / kKeyRun + 1) * kKeyRun;
+      run.middle_ = run.end_ = run.end_ < keys ? run.end_ : keys;
+      // A tile of few sums waits for its own latency: it takes two runs at once, each with its own.
+      if (run.begin_ % kKeyRun == 0 && run.end_ + kKeyRun <= keys) run.end_ += kKeyRun;
+      run.template multiply_columns<8>(0);
+    }
+  }
+
+  // Vectors of dims from `vector` on, W at a time: so many that rows are read in one go, or that more rows share what is loaded.
+  template <int W>
+  void multiply_columns(int64_t vector) {
+    if (W == kLeast || fits(static_cast<int>(rows_ < 4 ? rows_ : 4), W)) {
+      for (; (vector + W) * L <= dim_v_; vector += W) multiply_rows<W, false>(vector * L);
+    }
+    if constexpr (W > kLeast) return multiply_columns<W / 2>(vector);
+    if constexpr (kLeast == 1) {
+      if (vector * L < dim_v_) multiply_rows<1, true>(vector * L);
+    }
+  }
+
+  // As many rows as there are sums for, dealt out so that none is left alone.
+  template <int W>
+  static int rows_of_tile(int64_t left) {
+    if (fits(6, W) && (left == 6 || left >= 9)) return 6;
+    if (fits(4, W) && (left == 4 || left >= 7)) return 4;
+    if (fits(3, W) && (left == 3 || left >= 5)) return 3;
+    return fits(2, W) && left >= 2 ? 2 : 1;
+  }
+  template <int W, bool kTail>
+  void multiply_rows(int64_t dim) {
+    for (int64_t row = 0; row < rows_;) {
+      const int count = rows_of_tile<W>(rows_ - row);
+      select_tile<6, W, kTail>(count, row, dim);
+      row += count;
+    }
+  }
+  template <int R, int W, bool kTail>
+  FOVEA_INLINE void select_tile(int count, int64_t row, int64_t dim) {
+    if constexpr (!fits(R, W)) {
+      return select_tile<R - 1, W, kTail>(count, row, dim);
+    } else if constexpr (R > 1) {
+      if (count < R) return select_tile<(R == 6 ? 4 : R - 1), W, kTail>(count, row, dim);
+    }
+    multiply_tile<R, W, kTail>(row, dim);
+  }
+
+  // Rows [row, row + R), dims from dim.
+  template <int R, int W, bool kTail>
+  __attribute__((noinline)) void multiply_tile(int64_t row, int64_t dim) {
+    const int64_t offset = row_bytes(v_->dtype, dim);
+    constexpr int kRuns = R * W <= 4 ? 2 : 1;
+    const int rest = static_cast<int>(dim_v_ - dim);
+    const auto tail = Simd::tail(kTail ? rest : 0);
+    float *sum = sums_ + row * stride_ + dim;
+    Vector acc[kRuns][R][W];
+    const auto clear = [&] {
+      FOVEA_UNROLL
+      for (int n = 0; n < kRuns; ++n) {
+        FOVEA_UNROLL
+        for (int r = 0; r < R; ++r) {
+          FOVEA_UNROLL
+          for (int w = 0; w < W; ++w) acc[n][r][w] = Simd::set1(0.0f);
+        }
+      }
+    };
+    const auto multiply_key = [&](int64_t j, int n) __attribute__((always_inline)) {
+      const float *weight = p_ + j * p_stride_ + row;
+      const char *key = v_->row[j] + offset;
+      Vector weights[R];
+      FOVEA_UNROLL
+      for (int r = 0; r < R; ++r) weights[r] = Simd::set1(weight[r]);
+      if constexpr (kTail) {
+        const auto x = E::load_tail(key, v_->scale[j], 0, rest, tail);
+        FOVEA_UNROLL
+        for (int r = 0; r < R; ++r) acc[n][r][0] = Simd::fma(weights[r], x, acc[n][r][0]);
+      } else {
+        FOVEA_UNROLL
+        for (int w = 0; w < W; w += kLeast) {
+          Vector x[kLeast];
+          E::load(key, v_->scale[j], w * L, x);
+          FOVEA_UNROLL
+          for (int i = 0; i < kLeast; ++i) {
+            FOVEA_UNROLL
+            for (int r = 0; r < R; ++r) acc[n][r][w + i] = Simd::fma(weights[r], x[i], acc[n][r][w + i]);
+          }
+        }
+      }
+    };
+    const bool fetches = row == 0 && v_->ahead != 0;
+    const auto fetch = [&](int64_t j) __attribute__((always_inline)) {
+      if (!fetches) return;
+      FOVEA_UNROLL
+      for (int b = 0; b < (kTail ? 1 : W / kLeast * E::kBytes); b += kLineBytes) fetch_ahead(v_->row + j, v_->ahead, offset + b);
+    };
+    const auto add = [&](int n, bool load) __attribute__((always_inline)) {
+      FOVEA_UNROLL
+      for (int r = 0; r < R; ++r) {
+        FOVEA_UNROLL
+        for (int w = 0; w < W; ++w) {
+          float *at = sum + r * stride_ + w * L;
+          Simd::store(at, load ? Simd::add(Simd::load(at), acc[n][r][w]) : acc[n][r][w]);
+        }
+      }
+    };
+    bool started = begin_ > first_;
+    if constexpr (kRuns == 2) {
+      if (middle_ < end_) {
+        clear();
+        for (int64_t i = begin_; i < middle_; ++i) {
+          fetch(i);
+          multiply_key(i, 0);
+          fetch(i + kKeyRun);
+          multiply_key(i + kKeyRun, 1);
+        }
+        add(0, started);
+        return add(1, true);
+      }
+    }
+    for (int64_t begin = begin_, end = middle_; begin < end_; begin = end, end = end_, started = true) {
+      clear();
+      for (int64_t j = begin; j < end; ++j) {
+        fetch(j);
+        multiply_key(j, 0);
+      }
+      add(0, started);
+    }
+  }
+
+  const float *p_;
+  int64_t p_stride_;
+  const KeyRows *v_;
+  int64_t rows_, dim_v_;
+  float *sums_;
+  int64_t stride_, first_;
+  int64_t begin_, end_, middle_;  // keys; where there are two runs, the second begins in the middle
+};
+
+// The whole block for the whole panel, as multiply_values(), with v in place of the job's. False where a row may have met what an excluded
+// key holds: then nothing is done. sums: [row][padded_dim(dim_v)].
+template <class Simd>
+bool multiply_few_values(const ValueJob &job, const KeyRows &v, int64_t rows, float *sums) {
+  constexpr int L = Simd::kLanes;
+  const int64_t stride = padded_dim<Simd>(job.dim_v), whole = job.dim_v / L * L;
+  const auto tail = Simd::tail(static_cast<int>(job.dim_v - whole));
+  int64_t first = kBlockKeys, keys = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    if (job.key_end[r] > keys) keys = job.key_end[r];
+    if (job.key_begin[r] < first) first = job.key_begin[r];
+  }
+  if (first < keys) {
+    with_elements<Simd>(v.dtype, [&](auto elements) {
+      FewRowsValues<Simd, decltype(elements)>::multiply(job.p, job.p_stride, v, first, keys, rows, job.dim_v, sums, stride);
+    });
+  } else {
+    for (int64_t i = 0; i < rows * stride; i += L) Simd::store(sums + i, Simd::set1(0.0f));
+  }
+  for (int64_t r = 0; r < rows && job.exact_rows; ++r) {
+    for (int64_t d = 0; d < job.dim_v; d += L) {
+      if (!Simd::all_finite(d < whole ? Simd::load(sums + r * stride + d) : Simd::load_tail(sums + r * stride + d, tail)))
+        return false;
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    typename Simd::Vector acc[1][1];
+    for (int64_t d = 0; d < whole; d += L) {
+      acc[0][0] = Simd::load(sums + r * stride + d);
+      ValueTile<Simd, 1, 1, false>::finish(job, r, d, tail, acc);
+    }
+    if (whole == job.dim_v) continue;
+    acc[0][0] = Simd::load(sums + r * stride + whole);
+    ValueTile<Simd, 1, 1, true>::finish(job, r, whole, tail, acc);
+  }
+  return true;
+}
+
+}  // namespace
+}  // namespace fovea::FOVEA_LEVEL
