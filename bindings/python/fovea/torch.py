@@ -156,7 +156,6 @@ def _repeats(shape, wanted):
     return shape == wanted or all(a == b or a == 1 for a, b in zip(shape, wanted))
 
 
-@torch.compiler.assume_constant_result
 def _count_fallback(reason):
     """In compiled code once for each compilation."""
     with _lock:
@@ -164,6 +163,10 @@ def _count_fallback(reason):
         first = _fallbacks[reason] == 1
     if first:
         logging.getLogger(__name__).warning("PyTorch serves calls of scaled_dot_product_attention(), for the reason: %s", reason)
+
+
+# Run while code is compiled, and no part of it: torch.compiler.assume_constant_result(), which would import all of the compiler.
+_count_fallback._dynamo_marked_constant = True
 
 
 def enable():

@@ -285,6 +285,12 @@ def test_views_that_negate_their_memory(tensors):
     assert negated.is_neg() and torch.equal(fovea.torch.attention(q, negated, v), fovea.attention(q, -k, v))
 
 
+def test_the_compiler_is_not_imported_before_it_is_used():
+    program = "import sys, fovea.torch; fovea.torch.enable(); print('torch._dynamo' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "False\n", done.stdout + done.stderr
+
+
 def test_threads_are_at_most_those_of_pytorch():
     program = """
 import os, torch, fovea.torch

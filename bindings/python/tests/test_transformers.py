@@ -47,15 +47,15 @@ def masks(monkeypatch):
     return made
 
 
-def model_of(config, kind=transformers.AutoModelForCausalLM):
-    """With weights so large that no logit hides what attention does."""
+def model_of(config, kind=transformers.AutoModelForCausalLM, size=2):
+    """With weights of such a size that no logit hides what attention does."""
     torch.manual_seed(1)
     model = kind.from_config(config, attn_implementation="eager", dtype=torch.float32).eval().requires_grad_(False)
     for name, weight in model.named_parameters():
         if weight.dim() == 1 and "sinks" in name:
             weight.normal_()
         elif weight.dim() > 1:
-            weight.normal_(std=2 * weight.shape[-1]**-0.5)
+            weight.normal_(std=size * weight.shape[-1]**-0.5)
     return model
 
 
@@ -218,6 +218,17 @@ def test_encoders_with_decoders(masks):
     sound = sound[:1]
     got, wanted = by_both(model, run)
     assert_close(got, wanted)
+    assert not masks
+
+
+def test_biases_of_positions(masks):
+    config = transformers.T5Config(vocab_size=200, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, pad_token_id=0,
+                                   decoder_start_token_id=0, eos_token_id=1)
+    model = model_of(config, transformers.AutoModelForSeq2SeqLM, size=0.5)  # its scores are not scaled
+    ids, mask = padded(side="right")
+    for options in {}, {"attention_mask": mask, "decoder_attention_mask": mask}:
+        got, wanted = by_both(model, lambda model: model(ids, decoder_input_ids=ids, **options).logits)
+        assert_close(got, wanted, mask.bool())
     assert not masks
 
 
