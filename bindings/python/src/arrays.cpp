@@ -315,9 +315,9 @@ void read_array(const char *name, Array array, ElementType native, Numbers<T> *n
   const int inner = array.ndim - 1;
   const int64_t inner_size = array.ndim ? array.shape[inner] : 1, inner_stride = array.ndim ? array.stride[inner] : 0;
   const int64_t row_stride = array.ndim == 2 ? array.stride[0] : 0, rows = array.ndim == 2 ? array.shape[0] : 1;
-  // A row stride that is not that of a table is the library's to refuse only where rows do not overlap.
   const bool aligned = reinterpret_cast<uintptr_t>(array.data) % (array.type.bits / 8) == 0;
   if (!aligned) fail(FOVEA_ERR_INVALID_ARGUMENT, "%s: its address is not a multiple of its elements' size", name);
+  // The library is handed rows that do not overlap; others are copied.
   if (array.type == native && (inner_size == 1 || inner_stride == 1) && (rows == 1 || row_stride >= inner_size)) {
     numbers->data = static_cast<const T *>(array.data);
     numbers->row_stride = rows == 1 ? inner_size : row_stride;

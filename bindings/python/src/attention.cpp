@@ -51,8 +51,8 @@ class Call {
 
   double seconds() {
     place_outputs(true);
-    constexpr int64_t kCalls =
-        2000;  // of a microsecond each, milliseconds: enough for a clock, and for a lucky run among several
+    // Of a microsecond each, milliseconds: enough for a clock, and for a lucky run among several.
+    constexpr int64_t kCalls = 2000;
     return context_.seconds_per_forward(p_, kCalls);
   }
 

@@ -6,7 +6,7 @@
 namespace fovea::FOVEA_LEVEL {
 namespace {
 
-// The product with V. A run of keys is in the first-level cache when further rows and dims come to it.
+// A run of keys is in the first-level cache when further rows and dims come to it.
 template <class Simd, class E>
 struct FewRowsValues {
   using Vector = typename Simd::Vector;
