@@ -243,7 +243,11 @@ class Call {
         if (has_gaps) fill_with_minus_infinity(view("lse", lse_));
       }
       p_.lse = &described_lse_;
-      if (lse_) read_lse(rows_of_q);
+      if (lse_) {
+        lse_array_ = view("lse", lse_);
+        require_writable("lse", lse_array_);
+        read_lse("lse", lse_array_, rows_of_q, q_.ndim - 1, &p_);
+      }
     }
     if (wants_weights_) {
       weights_ = a_.weights.is_none() ? nb::object() : nb::borrow(a_.weights);
@@ -252,8 +256,7 @@ class Call {
       if (weights_) {
         weights_array_ = view("weights", weights_);
         require_writable("weights", weights_array_);
-        if (weights_array_.type != kFloat32)
-          fail(FOVEA_ERR_INVALID_DTYPE, "weights: must be of float32, not %s", name_of(weights_array_.type));
+        require_float32("weights", weights_array_);
         const Tensor weights = activation_tensor("weights", weights_array_, Layout::kBhsd);
         require_shape("weights", weights, rows, q_.ndim);
         p_.weights = weights.t;
@@ -265,18 +268,6 @@ class Call {
     constexpr const char *kAxes[] = {"batch size", "number of heads", "number of queries", "last axis"};
     if (tensor.ndim != ndim) fail(FOVEA_ERR_INVALID_SIZE, "%s: has %d axes, q has %d", name, tensor.ndim, ndim);
     for (int a = 0; a < 4; ++a) require_size(name, kAxes[a], tensor.size[a], "that of the call", wanted[a]);
-  }
-
-  void read_lse(const int64_t *shape) {
-    lse_array_ = view("lse", lse_);
-    require_writable("lse", lse_array_);
-    if (lse_array_.type != kFloat32) fail(FOVEA_ERR_INVALID_DTYPE, "lse: must be of float32, not %s", name_of(lse_array_.type));
-    const int ndim = q_.ndim - 1;
-    if (lse_array_.ndim != ndim || !std::equal(shape, shape + ndim, lse_array_.shape))
-      fail(FOVEA_ERR_INVALID_SIZE, "lse: must have the shape %s, not %s", format_shape(shape, ndim).c_str(),
-           format_shape(lse_array_.shape, lse_array_.ndim).c_str());
-    p_.lse = static_cast<float *>(lse_array_.data);
-    for (int a = 0; a < 3; ++a) p_.lse_stride[a] = a < 3 - ndim ? 0 : lse_array_.stride[a - (3 - ndim)];
   }
 
   static void fill_with_minus_infinity(const Array &dense) {

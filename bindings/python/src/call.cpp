@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <string>
 
 #include "error.h"
@@ -69,6 +70,19 @@ bool truth(const char *name, nb::handle object) {
   fail(FOVEA_ERR_INVALID_DTYPE, "%s: must be True or False", name);
 }
 
+void require_float32(const char *name, const Array &array) {
+  if (array.type != kFloat32) fail(FOVEA_ERR_INVALID_DTYPE, "%s: must be of float32, not %s", name, name_of(array.type));
+}
+
+void read_lse(const char *name, const Array &array, const int64_t *shape, int ndim, fovea_params *p) {
+  require_float32(name, array);
+  if (array.ndim != ndim || !std::equal(shape, shape + ndim, array.shape))
+    fail(FOVEA_ERR_INVALID_SIZE, "%s: must have the shape %s, not %s", name, format_shape(shape, ndim).c_str(),
+         format_shape(array.shape, array.ndim).c_str());
+  p->lse = static_cast<float *>(array.data);
+  for (int a = 0; a < 3; ++a) p->lse_stride[a] = a < 3 - ndim ? 0 : array.stride[a - (3 - ndim)];
+}
+
 void require_writable(const char *name, const Array &array) {
   if (!array.writable) fail(FOVEA_ERR_INVALID_ARGUMENT, "%s: is read-only", name);
 }
@@ -132,7 +146,7 @@ Tensor scale_tensor(const char *name, const Array &array, Layout layout, const T
   if (with_dim.ndim != cache.ndim)
     fail(FOVEA_ERR_INVALID_SIZE, "%s: has %d axes, its cache has %d", name, array.ndim, cache.ndim);
   Tensor tensor = arrange(name, with_dim, layout);
-  if (array.type != kFloat32) fail(FOVEA_ERR_INVALID_DTYPE, "%s: must be of float32, not %s", name, name_of(array.type));
+  require_float32(name, array);
   tensor.t.dtype = FOVEA_F32;
   constexpr const char *kAxes[] = {"batch", "heads", "seq"};
   for (int a = 0; a < 3; ++a)

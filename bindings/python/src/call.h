@@ -28,6 +28,9 @@ Tensor cache_tensor(const char *name, const Array &array, Layout layout, const c
 Tensor activation_tensor(const char *name, const Array &array, Layout layout);
 // Of int8 caches: the shape of the cache without its last axis, or with a last axis of 1; an axis of 1 is repeated.
 Tensor scale_tensor(const char *name, const Array &array, Layout layout, const Tensor &cache);
+void require_float32(const char *name, const Array &array);
+// Where a call's log-sum-exp lies: shape has so many of the axes batch, head, seq.
+void read_lse(const char *name, const Array &array, const int64_t *shape, int ndim, fovea_params *p);
 void require_writable(const char *name, const Array &array);
 void require_size(const char *name, const char *axis, int64_t size, const char *of, int64_t wanted);
 

@@ -24,13 +24,7 @@ Part read_part(const char *out_name, nb::handle out, const char *lse_name, nb::h
   const int64_t *size = part.out.size;
   check(fovea_params_init(&part.p, sizeof part.p, size[0], size[1], size[1], size[2], 0, 0, size[3]));
   part.p.out = part.out.t;
-  if (part.lse_array.type != kFloat32)
-    fail(FOVEA_ERR_INVALID_DTYPE, "%s: must be of float32, not %s", lse_name, name_of(part.lse_array.type));
-  if (part.lse_array.ndim != ndim || !std::equal(size + 3 - ndim, size + 3, part.lse_array.shape))
-    fail(FOVEA_ERR_INVALID_SIZE, "%s: must have the shape %s, not %s", lse_name, format_shape(size + 3 - ndim, ndim).c_str(),
-         format_shape(part.lse_array.shape, part.lse_array.ndim).c_str());
-  part.p.lse = static_cast<float *>(part.lse_array.data);
-  for (int a = 0; a < 3; ++a) part.p.lse_stride[a] = a < 3 - ndim ? 0 : part.lse_array.stride[a - (3 - ndim)];
+  read_lse(lse_name, part.lse_array, size + 3 - ndim, ndim, &part.p);
   return part;
 }
 
