@@ -1,0 +1,118 @@
+"""Takes turns between Fovea and its peers."""
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from .process import Failure, Worker
+from .tensors import Tensors
+
+LEAST_PROBE = 0.94  # of the fastest: slower, and another machine's or process's work is on this core
+MOST_WAITING = 0.02  # of the time of a repetition, without a core
+LEAST_ROUNDS, MOST_ROUNDS = 3, 15  # undisturbed ones that a figure is made of
+PATIENCE = 3  # times as many rounds at most, where some are disturbed
+PROBE_SIZE, PROBE_CALLS = 128, 50  # three matrices of 64 KiB: in the second-level cache, about a millisecond
+
+
+def probe():
+    """Calls a second of a small matrix product."""
+    a = np.ones((PROBE_SIZE, PROBE_SIZE), np.float32)
+    out = np.empty_like(a)
+    start = time.perf_counter()
+    for _ in range(PROBE_CALLS):
+        np.matmul(a, a, out=out)
+    return PROBE_CALLS / (time.perf_counter() - start)
+
+
+class Field:
+    """Fovea and its peers, each a process, on so many threads."""
+
+    def __init__(self, names, threads, log):
+        cpus = sorted(os.sched_getaffinity(0))[-threads:]  # the last ones: the OS likes the first ones for its own work
+        if len(cpus) < threads:
+            raise ValueError(f"{threads} threads: this process may use {len(cpus)} CPUs")
+        self.threads, self.cpus, self.log, self.names = threads, set(cpus), log, names
+        self.workers, self.versions, self.missing = {}, {}, {}
+        for name in names:
+            self.start(name)
+
+    def start(self, name):
+        try:
+            worker = Worker(name, self.threads, self.cpus, self.log)
+        except Failure as failure:
+            self.missing[name] = str(failure)
+            return
+        if "version" in worker.greeting:
+            self.workers[name], self.versions[name] = worker, worker.greeting["version"]
+        else:
+            self.missing[name] = worker.greeting["unsupported"]
+            worker.close()
+
+    def close(self):
+        for worker in self.workers.values():
+            worker.close()
+
+    def measure(self, call, min_time, budget, keep_disturbed):
+        """{name: {"error", "way", "ways", "seconds", "least", "spread", "repetitions"} or {"unsupported" or "failure": why}}"""
+        results = {name: {"unsupported": why} for name, why in self.missing.items()}
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "tensors.npz")
+            Tensors.random(call).save(path)
+            for name in list(self.workers):
+                results[name] = self.ask(name, prepare=[call.shape, call.type], tensors=path, min_time=min_time)
+        ready = [name for name in self.names if results[name].get("way")]
+        self.take_turns(ready, results, min_time, budget, keep_disturbed)
+        return results
+
+    def ask(self, name, **request):
+        try:
+            return self.workers[name].ask(**request)
+        except Failure as failure:
+            del self.workers[name]
+            self.start(name)
+            return {"failure": str(failure)}
+
+    def take_turns(self, ready, results, min_time, budget, keep_disturbed):
+        of_a_round = sum(2 * max(min_time, chosen(results[name])["seconds"]) for name in ready)
+        wanted = int(np.clip(budget / max(of_a_round, 1e-9), LEAST_ROUNDS, MOST_ROUNDS))
+        rounds = []
+        while ready and len(rounds) < PATIENCE * wanted:
+            turn = {"probe": probe(), **{name: self.ask(name, time=True) for name in ready}}
+            for name in [name for name in ready if "failure" in turn[name]]:
+                results[name] = turn[name]
+                ready.remove(name)
+            rounds.append(turn)
+            kept = [turn for turn in rounds if undisturbed(turn, rounds, ready)]
+            if len(kept) >= wanted or keep_disturbed and len(rounds) >= wanted:
+                break
+        if len(kept := rounds if keep_disturbed else kept) < LEAST_ROUNDS:
+            for name in ready:
+                results[name]["failure"] = f"the machine was too busy: {len(kept)} of {len(rounds)} rounds undisturbed"
+            return
+        for name in ready:
+            seconds = [turn[name]["seconds"] for turn in kept]
+            lower, median, upper = np.percentile(seconds, (25, 50, 75))
+            results[name].update(error=chosen(results[name])["error"], seconds=median, least=min(seconds), spread=(upper - lower) / median,
+                                 repetitions=len(kept), ratios=[s / turn["fovea"]["seconds"] for s, turn in zip(seconds, kept)]
+                                 if "fovea" in ready else [])
+
+
+def chosen(result):
+    return result["ways"][result["way"]]
+
+
+def undisturbed(turn, rounds, names):
+    fastest = max(other["probe"] for other in rounds)
+    return turn["probe"] >= LEAST_PROBE * fastest and all(turn[name]["waiting"] <= MOST_WAITING for name in names)
+
+
+def best_peer(results):
+    """The name of the fastest peer that is right, and how many times Fovea's time it takes, the median over the rounds."""
+    peers = {name: result for name, result in results.items() if name != "fovea" and "seconds" in result}
+    if not peers or "seconds" not in results.get("fovea", {}):
+        return None, None
+    name = min(peers, key=lambda name: peers[name]["seconds"])
+    return name, statistics.median(peers[name]["ratios"])
