@@ -15,20 +15,34 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 for variable in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
     os.environ.pop(variable, None)
 
-from . import NAMES, measure  # noqa: E402
-from .calls import QUICK_SHAPES, SHAPES, TYPES, Call  # noqa: E402
+from . import NAMES, measure, page  # noqa: E402
+from .calls import (FLOATS, INPUTS, INPUTS_SHAPE, LENGTH_GOAL, LENGTHS, LONGEST_OF_GOAL, LONGEST_OF_PEERS, QUICK_SHAPES,  # noqa: E402
+                    SHAPES, TYPES, Call)
 
-MISSED, USAGE = 1, 2
+MISSED = 1
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("calls", "inputs", "lengths")
 
 
 def main():
     arguments = parse()
-    report = {"date": datetime.date.today().isoformat(), "processor": processor(), "cpus": os.cpu_count(), "results": []}
-    with open(arguments.log, "w") if arguments.log else open(os.devnull, "w") as log:
-        for threads in arguments.threads:
-            compare(arguments, threads, report, log)
+    report = {"date": datetime.date.today().isoformat(), "processor": processor(),
+              "disturbed_kept": arguments.keep_disturbed, "versions": {}, **{part: [] for part in PARTS}}
+    with open(arguments.log or os.devnull, "w") as log:
+        for threads in arguments.threads if "calls" in arguments.parts else ():
+            with measure.Field(arguments.peers, threads, log) as field:
+                report["versions"].update(field.said)
+                report["calls"] += measured_calls(arguments, field)
+        if "inputs" in arguments.parts:
+            with measure.Field(arguments.peers, 1, log) as field:
+                report["versions"].update(field.said)
+                report["inputs"] += checked_inputs(arguments, field)
+        if "lengths" in arguments.parts:
+            report["lengths"] += measured_lengths(arguments, report, log)
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(report, indent=1) + "\n")
+    if arguments.publish:
+        page.publish(report, ROOT / "docs/performance.md", ROOT / "docs/peers")
     return conclude(report, arguments.goals)
 
 
@@ -39,14 +53,19 @@ def parse():
     parser.add_argument("--types", type=names(TYPES), default=TYPES, metavar="LIST", help=f"of {','.join(TYPES)}; default: all")
     parser.add_argument("--threads", type=numbers, default=None, metavar="LIST", help="default: 1 and 2, where there are two CPUs")
     parser.add_argument("--peers", type=names(NAMES), default=NAMES, metavar="LIST", help=f"of {','.join(NAMES)}; Fovea always; default: all")
+    parser.add_argument("--parts", type=names(PARTS), default=PARTS, metavar="LIST",
+                        help="of calls, inputs that show errors, and lengths of a sequence; default: all")
     parser.add_argument("--quick", action="store_true", help="a few shapes in three minutes")
     parser.add_argument("--goals", action="store_true", help="fail where Fovea is not as much faster than the best peer as calls.py says")
+    parser.add_argument("--publish", action="store_true", help="write the tables of docs/performance.md and its plots")
     parser.add_argument("--json", metavar="FILE", help="write all figures there")
     parser.add_argument("--log", metavar="FILE", help="write what the libraries print there")
     parser.add_argument("--min-time", type=float, default=0.01, metavar="SECONDS", help="of a repetition; default: 0.01")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="for the repetitions of a call; default: 3, with --quick 1")
     parser.add_argument("--keep-disturbed", action="store_true", help="keep repetitions during which other work was on the cores")
     arguments = parser.parse_args()
+    if arguments.publish and arguments.keep_disturbed:
+        parser.error("--publish: what --keep-disturbed measures is not for a page")
     arguments.shapes = arguments.shapes or (QUICK_SHAPES if arguments.quick else SHAPES)
     arguments.budget = arguments.budget or (1 if arguments.quick else 3)
     arguments.threads = arguments.threads or range(1, min(2, len(os.sched_getaffinity(0))) + 1)
@@ -77,45 +96,66 @@ def numbers(text):
     return found
 
 
-def compare(arguments, threads, report, log):
-    field = measure.Field(arguments.peers, threads, log)
-    report["versions"] = {**field.missing, **field.versions}
-    try:
-        for call in arguments.calls:
-            results = field.measure(call, arguments.min_time, arguments.budget, arguments.keep_disturbed)
-            best, ratio = measure.best_peer(results)
-            result = {"shape": call.shape, "type": call.type, "threads": threads, "best": best, "ratio": ratio,
-                      "goal": call.goal(has_bf16_tiles()), "peers": results}
-            report["results"].append(result)
-            print(progress(result), file=sys.stderr, flush=True)
-    finally:
-        field.close()
+def measured_calls(arguments, field):
+    results = []
+    for call in arguments.calls:
+        peers = field.measure(call, arguments.min_time, arguments.budget, arguments.keep_disturbed)
+        best, ratio = measure.best_peer(peers)
+        results.append({"shape": call.shape, "type": call.type, "threads": field.threads, "best": best, "ratio": ratio,
+                        "goal": call.goal(has_bf16_tiles()), "peers": peers})
+        say(f"{call} on {field.threads}", peers, f"{ratio:.2f} x {best}" if best else "-")
+    return results
 
 
-def progress(result):
-    times = [f"{name} {of_time(peer)}" for name, peer in result["peers"].items()]
-    ratio = f"{result['ratio']:.2f} x {result['best']}" if result["ratio"] else "-"
-    return f"{result['shape']} {result['type']} on {result['threads']}: {ratio}  ({', '.join(times)})"
+def checked_inputs(arguments, field):
+    results = []
+    for inputs, type_ in itertools.product(INPUTS, [type_ for type_ in arguments.types if type_ in FLOATS]):
+        peers = field.prepare(Call.parse(INPUTS_SHAPE, type_, inputs))
+        results.append({"shape": INPUTS_SHAPE, "type": type_, "inputs": inputs, "peers": peers})
+        say(f"{inputs}, {type_}", peers)
+    return results
 
 
-def of_time(peer):
+def measured_lengths(arguments, report, log):
+    """Each in processes of its own, so that memory is counted from the start."""
+    results = []
+    for keys in LENGTHS[: 2 if arguments.quick else None]:
+        call = Call.parse(f"1,1,1,{keys},{keys},64", "f32")
+        with measure.Field(["fovea"], 1, log) as field:
+            growth = field.growth("fovea", call)
+        with measure.Field(arguments.peers if keys <= LONGEST_OF_PEERS else ["fovea"], 1, log) as field:
+            report["versions"].update(field.said)
+            peers = field.measure(call, arguments.min_time, arguments.budget, arguments.keep_disturbed)
+        results.append({"keys": keys, "bytes": growth, "peers": peers})
+        say(f"{keys} keys", peers, f"{growth / 1e6:.2f} MB")
+    return results
+
+
+def say(what, peers, more=""):
+    print(f"{what}: {more}  ({', '.join(f'{name} {in_short(peer)}' for name, peer in peers.items())})", file=sys.stderr, flush=True)
+
+
+def in_short(peer):
     if "seconds" in peer:
         return f"{peer['seconds'] * 1e6:.1f} us"
     if "failure" in peer:
         return "FAILED"
-    return "WRONG" if any("wrong" in way for way in peer.get("ways", {}).values()) else "-"
+    if any("wrong" in way for way in peer.get("ways", {}).values()):
+        return "WRONG"
+    return "right" if peer.get("way") else "-"
 
 
 def conclude(report, goals):
-    """The exit status: 0, MISSED."""
-    fovea = [result for result in report["results"] if "seconds" not in result["peers"]["fovea"]]
-    for result in fovea:
-        print(f"Fovea was not measured: {result['shape']} {result['type']}: {result['peers']['fovea']}", file=sys.stderr)
-    missed = [result for result in report["results"] if result["goal"] and result["ratio"] and result["ratio"] < result["goal"]]
-    for result in missed if goals else []:
-        print(f"missed: {result['shape']} {result['type']} on {result['threads']}: {result['ratio']:.2f} x {result['best']}, "
-              f"goal {result['goal']}", file=sys.stderr)
-    return MISSED if fovea or (goals and missed) else 0
+    """The exit status. A peer that is wrong or fails is in the report; Fovea has to be right."""
+    wrong = [f"Fovea: {result['shape']} {result['type']} {result.get('inputs', '')}: {result['peers']['fovea']}"
+             for result in report["calls"] + report["inputs"] if in_short(result["peers"]["fovea"]) in ("FAILED", "WRONG", "-")]
+    missed = [f"goal {result['goal']}: {result['shape']} {result['type']} on {result['threads']}: {result['ratio']:.2f} x {result['best']}"
+              for result in report["calls"] if result["goal"] and result["best"] and result["ratio"] < result["goal"]]
+    missed += [f"goal {LENGTH_GOAL}: time over queries * keys at {keys} keys differs from the median by {difference:.1%}"
+               for keys, difference in measure.length_differences(report["lengths"]) if keys <= LONGEST_OF_GOAL and abs(difference) > LENGTH_GOAL]
+    for line in wrong + (missed if goals else []):
+        print(line, file=sys.stderr)
+    return MISSED if wrong or (goals and missed) else 0
 
 
 def cpu_words():

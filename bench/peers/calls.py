@@ -26,6 +26,14 @@ SHAPES = (
     "1,128,1,1,8192,576/512",
     "1,1,1,1,10,512",
 )
+# Numbers that rounding, overflow or a division by zero shows on; what they are: tensors.py.
+INPUTS = ("normal", "large scores", "keys with an offset", "equal values", "a row without keys")
+INPUTS_SHAPE = "1,4,4,128,1024,64"
+# One head over sequences of growing length, for Fovea; peers, some of which hold all scores, stop earlier.
+LENGTHS = tuple(1024 << i for i in range(8))
+LONGEST_OF_PEERS = 16384
+LONGEST_OF_GOAL = 65536  # up to here, time over queries * keys is that of its median within
+LENGTH_GOAL = 0.1
 QUICK_SHAPES = ("1,12,12,197,197,64", "1,8,4,1024,1024,256 causal", "2,8,8,64,64,64", "1,32,8,1,4096,128", "4,9,3,1,700,64")
 
 PREFILL_GOALS = {"f32": 1.2, "f16": 1.3, "bf16": 2.0}
@@ -44,14 +52,15 @@ class Call:
     dim_v: int
     causal: bool
     type: str
+    inputs: str = "normal"
 
     @classmethod
-    def parse(cls, shape, type_):
+    def parse(cls, shape, type_, inputs="normal"):
         match = re.fullmatch(r"(\d+),(\d+),(\d+),(\d+),(\d+),(\d+)(?:/(\d+))?( causal)?", shape.strip())
         if not match:
             raise ValueError(f"'{shape}' is not batch,heads_q,heads_kv,seq_q,seq_kv,dim_k[/dim_v] [causal]")
         *sizes, dim_v, causal = match.groups()
-        call = cls(*map(int, sizes), int(dim_v or sizes[-1]), bool(causal), type_)
+        call = cls(*map(int, sizes), int(dim_v or sizes[-1]), bool(causal), type_, inputs)
         if min(call.batch, call.heads_kv, call.seq_q, call.seq_kv, call.dim_k, call.dim_v) == 0 or call.heads_q % call.heads_kv:
             raise ValueError(f"'{shape}': sizes start at 1, and heads_q is a multiple of heads_kv")
         if call.causal and call.seq_q != call.seq_kv:

@@ -18,6 +18,8 @@ def version(threads):
 def offers(call, tensors):
     q, k, v, out = (x.view(ml_dtypes.bfloat16) if call.type == "bf16" else x for x in (tensors.q, tensors.k, tensors.v, tensors.out))
     options = {"causal": True} if call.causal else {}
+    if tensors.mask is not None:
+        options["mask"] = tensors.mask
     if call.type in BLOCKS:
         options.update(k_type=call.type, v_type=call.type)
 

@@ -1,6 +1,7 @@
 """ggml's flash attention on its CPU backend, called through ctypes."""
 import ctypes
 import os
+import sys
 
 import numpy as np
 
@@ -10,7 +11,6 @@ from .tensors import aligned, aligned_copy
 # enum ggml_type
 TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8, "bf16": 30}
 F32, F16 = TYPES["f32"], TYPES["f16"]
-PREFILL_MASK_ROWS = 64  # of a mask, a multiple: GGML_KQ_MASK_PAD of older versions
 CONTEXT_BYTES = 1 << 20  # tensors and graph, not their data
 
 pointer, size, integer, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_float
@@ -24,7 +24,7 @@ class InitParams(ctypes.Structure):
 
 def version(threads):
     global libraries, backend
-    folder = os.path.join(os.environ["FOVEA_PEERS_PREFIX"], "lib")
+    folder = os.path.join(sys.prefix, "lib")
     try:
         libraries = [ctypes.CDLL(os.path.join(folder, f"lib{name}.so"), ctypes.RTLD_GLOBAL) for name in ("ggml-base", "ggml-cpu")]
     except OSError as error:
@@ -65,11 +65,10 @@ def flash(call, tensors):
         batch, heads, tokens, _ = array.shape
         return at(new_tensor(context, type_, dim, tokens, heads, batch), array)
 
-    mask_array, mask = None, None
-    if call.causal:
-        rows = -(-call.seq_q // PREFILL_MASK_ROWS) * PREFILL_MASK_ROWS
-        mask_array = aligned_copy(np.triu(np.full((1, 1, rows, call.seq_kv), -np.inf, np.float16), 1))
-        mask = tensor(mask_array, F16, call.seq_kv)
+    bias, mask = tensors.bias(np.float16), None
+    if bias is not None:
+        bias = aligned_copy(bias[None, None])
+        mask = tensor(bias, F16, call.seq_kv)
     attention = function("ggml_flash_attn_ext", pointer, *[pointer] * 5, number, number, number)(
         context, tensor(q, F32, call.dim_k), tensor(tensors.k, TYPES[call.type], call.dim_k),
         tensor(tensors.v, TYPES[call.type], call.dim_v), mask, call.scale, 0, 0)
@@ -82,4 +81,4 @@ def flash(call, tensors):
     def run():
         compute(backend, plan)
 
-    return run, lambda: out.swapaxes(1, 2), q, mask_array
+    return run, lambda: out.swapaxes(1, 2), q, bias

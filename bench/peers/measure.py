@@ -1,9 +1,9 @@
 """Takes turns between Fovea and its peers."""
+import contextlib
 import os
 import statistics
 import tempfile
 import time
-from pathlib import Path
 
 import numpy as np
 
@@ -25,6 +25,18 @@ def probe():
     for _ in range(PROBE_CALLS):
         np.matmul(a, a, out=out)
     return PROBE_CALLS / (time.perf_counter() - start)
+
+
+def identity(call):
+    return call.shape, call.type, call.inputs
+
+
+@contextlib.contextmanager
+def saved_tensors(call):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "tensors.npz")
+        Tensors.random(call).save(path)
+        yield path
 
 
 class Field:
@@ -51,21 +63,38 @@ class Field:
             self.missing[name] = worker.greeting["unsupported"]
             worker.close()
 
+    @property
+    def said(self):
+        """Of each library its name and version, or why it is missing."""
+        return {**self.missing, **self.versions}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
     def close(self):
         for worker in self.workers.values():
             worker.close()
 
     def measure(self, call, min_time, budget, keep_disturbed):
-        """{name: {"error", "way", "ways", "seconds", "least", "spread", "repetitions"} or {"unsupported" or "failure": why}}"""
-        results = {name: {"unsupported": why} for name, why in self.missing.items()}
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "tensors.npz")
-            Tensors.random(call).save(path)
-            for name in list(self.workers):
-                results[name] = self.ask(name, prepare=[call.shape, call.type], tensors=path, min_time=min_time)
+        """{name: {"ways", "way", "error", "seconds", "least", "spread", "ratios"} or {"unsupported" or "failure": why} or {"ways" alone}}"""
+        results = self.prepare(call, min_time)
         ready = [name for name in self.names if results[name].get("way")]
         self.take_turns(ready, results, min_time, budget, keep_disturbed)
         return results
+
+    def prepare(self, call, min_time=0):
+        """Every library computes it in each of its ways, which are checked, and timed to find the fastest one."""
+        with saved_tensors(call) as path:
+            prepared = {name: self.ask(name, prepare=identity(call), tensors=path, min_time=min_time) for name in list(self.workers)}
+        return {name: prepared.get(name, {"unsupported": self.missing.get(name)}) for name in self.names}
+
+    def growth(self, name, call):
+        """Bytes by which a library's process grows in the first call of its life."""
+        with saved_tensors(call) as path:
+            return self.ask(name, grow=identity(call), tensors=path)["bytes"]
 
     def ask(self, name, **request):
         try:
@@ -96,8 +125,7 @@ class Field:
             seconds = [turn[name]["seconds"] for turn in kept]
             lower, median, upper = np.percentile(seconds, (25, 50, 75))
             results[name].update(error=chosen(results[name])["error"], seconds=median, least=min(seconds), spread=(upper - lower) / median,
-                                 repetitions=len(kept), ratios=[s / turn["fovea"]["seconds"] for s, turn in zip(seconds, kept)]
-                                 if "fovea" in ready else [])
+                                 ratios=[s / turn["fovea"]["seconds"] for s, turn in zip(seconds, kept)] if "fovea" in ready else [])
 
 
 def chosen(result):
@@ -116,3 +144,11 @@ def best_peer(results):
         return None, None
     name = min(peers, key=lambda name: peers[name]["seconds"])
     return name, statistics.median(peers[name]["ratios"])
+
+
+def length_differences(lengths):
+    """(keys, by which share Fovea's time over queries * keys is longer than the median)."""
+    each = [(result["keys"], result["peers"]["fovea"]["seconds"] / result["keys"] ** 2) for result in lengths
+            if "seconds" in result["peers"]["fovea"]]
+    middle = statistics.median(time for _, time in each) if each else 0
+    return [(keys, time / middle - 1) for keys, time in each]

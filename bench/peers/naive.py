@@ -24,17 +24,16 @@ def three_steps(call, tensors, step):
     out = np.empty((heads, rows, call.dim_v), np.float32)
     scores, reduced = np.empty((step, rows, call.seq_kv), np.float32), np.empty((step, rows, 1), np.float32)
     scale = np.float32(call.scale)
-    mask = None
-    if call.causal:
-        mask = np.tile(np.triu(np.full((call.seq_q, call.seq_kv), -np.inf, np.float32), 1), (call.group, 1))
+    bias = tensors.bias(np.float32)
+    bias = None if bias is None else np.tile(bias, (call.group, 1))
     parts = [(q[i : i + step], k[i : i + step].swapaxes(1, 2), v[i : i + step], out[i : i + step]) for i in range(0, heads, step)]
 
     def run():
         for q_part, k_part, v_part, out_part in parts:
             np.matmul(q_part, k_part, out=scores)
             np.multiply(scores, scale, out=scores)
-            if mask is not None:
-                np.add(scores, mask, out=scores)
+            if bias is not None:
+                np.add(scores, bias, out=scores)
             np.max(scores, -1, keepdims=True, out=reduced)
             np.subtract(scores, reduced, out=scores)
             np.exp(scores, out=scores)

@@ -2,6 +2,7 @@
 import ctypes
 import functools
 import os
+import sys
 
 from . import Unsupported
 
@@ -13,7 +14,7 @@ def version(threads):
     global library, thread_count
     thread_count = threads
     try:
-        library = ctypes.CDLL(os.path.join(os.environ["FOVEA_PEERS_PREFIX"], "lib", "libfovea_peer_onednn.so"))
+        library = ctypes.CDLL(os.path.join(sys.prefix, "lib", "libfovea_peer_onednn.so"))
     except OSError as error:
         raise Unsupported(str(error)) from error
     pointer, integer = ctypes.c_void_p, ctypes.c_int
@@ -30,6 +31,8 @@ def version(threads):
 def offers(call, tensors):
     if call.type != "f32":
         raise Unsupported("the adapter is f32 alone")
+    if tensors.mask is not None:
+        raise Unsupported("the adapter has no masks")
     sizes = (ctypes.c_int64 * 7)(call.batch, call.heads_q, call.heads_kv, call.seq_q, call.seq_kv, call.dim_k, call.dim_v)
     arrays = [x.ctypes.data for x in (tensors.q, tensors.k, tensors.v, tensors.out)]
     offers = library.peer_offers(sizes, call.causal, call.scale, *arrays, thread_count)

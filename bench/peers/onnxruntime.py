@@ -25,7 +25,7 @@ def offers(call, tensors):
     if call.type not in FLOATS:
         raise Unsupported("no such type")
     ways = {"Attention-23": lambda: attention(call, tensors)}
-    if call.type != "bf16":
+    if call.type != "bf16" and tensors.mask is None:
         if call.group == 1 and not call.causal:
             ways["MultiHeadAttention"] = lambda: multi_head_attention(call, tensors)
         if call.dim_k == call.dim_v and (call.causal or call.seq_q == 1):
@@ -35,7 +35,8 @@ def offers(call, tensors):
 
 def attention(call, tensors):
     attributes = {"is_causal": int(call.causal), "scale": call.scale}
-    return one_node(call, "", "Attention", {"Q": tensors.q, "K": tensors.k, "V": tensors.v}, {"Y": tensors.out}, attributes,
+    mask = {} if tensors.mask is None else {"attn_mask": tensors.mask}
+    return one_node(call, "", "Attention", {"Q": tensors.q, "K": tensors.k, "V": tensors.v, **mask}, {"Y": tensors.out}, attributes,
                     tensors.result)
 
 
@@ -74,7 +75,7 @@ def group_query_attention(call, tensors):
 
 def one_node(call, domain, op, inputs, outputs, attributes, result):
     def element(x):
-        return TensorProto.INT32 if x.dtype == np.int32 else TYPES[call.type]
+        return {np.int32: TensorProto.INT32, np.bool_: TensorProto.BOOL}.get(x.dtype.type, TYPES[call.type])
 
     infos = [[helper.make_tensor_value_info(name, element(x), x.shape) for name, x in group.items()] for group in (inputs, outputs)]
     node = helper.make_node(op, list(inputs), list(outputs), domain=domain, **attributes)

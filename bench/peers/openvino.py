@@ -28,17 +28,19 @@ def offers(call, tensors):
 
 def attention(call, tensors, query_shape):
     type_ = TYPES[call.type]
-    arrays = [tensors.q.reshape(query_shape), tensors.k, tensors.v]
-    inputs = [ops.parameter(x.shape, type_) for x in arrays]
-    q, k, v = inputs
+    bound = [openvino.Tensor(x, x.shape, type_) for x in (tensors.q.reshape(query_shape), tensors.k, tensors.v)]
+    if tensors.mask is not None:
+        bound.append(openvino.Tensor(tensors.mask, tensors.mask.shape, openvino.Type.boolean))
+    inputs = [ops.parameter(tensor.shape, tensor.element_type) for tensor in bound]
+    q, k, v, *mask = inputs
     if query_shape[1] > call.heads_kv:
         k, v = (repeated(x, call, dim) for x, dim in ((k, call.dim_k), (v, call.dim_v)))
-    node = ops.scaled_dot_product_attention(q, k, v, causal=call.causal)
+    node = ops.scaled_dot_product_attention(q, k, v, *mask, causal=call.causal)
     precision = "bf16" if call.type == "bf16" else "f32"  # the CPU has no arithmetic in f16
     compiled = core.compile_model(openvino.Model([node], inputs), "CPU", {"INFERENCE_PRECISION_HINT": precision})
     request = compiled.create_infer_request()
-    for i, x in enumerate(arrays):
-        request.set_input_tensor(i, openvino.Tensor(x, x.shape, type_))
+    for i, tensor in enumerate(bound):
+        request.set_input_tensor(i, tensor)
     out = tensors.out.reshape(*query_shape[:3], call.dim_v)
     request.set_output_tensor(openvino.Tensor(out, out.shape, type_))
     return lambda: request.infer(share_outputs=True), tensors.result

@@ -1,6 +1,8 @@
 """The parent's side of worker.py."""
+import ctypes
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -14,6 +16,17 @@ MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "GLIB
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
+PR_SET_PDEATHSIG = 1  # of prctl()
+
+
+def limit(cpus):
+    """Runs in the child: it may use these CPUs and a quarter of the memory, and ends when its parent does."""
+    os.sched_setaffinity(0, cpus)
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class Failure(Exception):
     """A library's process that ended or gave no answer."""
 
@@ -25,7 +38,7 @@ class Worker:
         environment = {**os.environ, **MALLOC, **{variable: str(threads) for variable in THREADS}}
         self.process = subprocess.Popen([sys.executable, "-m", module, name, str(threads)], cwd=Path(__file__).parent.parent,
                                         env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-                                        preexec_fn=lambda: os.sched_setaffinity(0, cpus))
+                                        preexec_fn=lambda: limit(cpus))
         self.greeting = self.receive()
 
     def ask(self, **request):

@@ -76,10 +76,10 @@ def aligned_copy(x):
 
 
 class Tensors:
-    """q, k, v [batch, head, seq, dim] as they are stored, and out of the type of q."""
+    """q, k, v [batch, head, seq, dim] as they are stored, and out of the type of q; a mask, True = attend, or None."""
 
-    def __init__(self, call, q, k, v):
-        self.call = call
+    def __init__(self, call, q, k, v, mask=None):
+        self.call, self.mask = call, mask
         self.q, self.k, self.v = map(aligned_copy, (q, k, v))
         self.out = aligned((call.batch, call.heads_q, call.seq_q, call.dim_v), STORED[call.query_type])
 
@@ -87,16 +87,35 @@ class Tensors:
     def random(cls, call, seed=1):
         random = np.random.default_rng(seed)
         shapes = ((call.heads_q, call.seq_q, call.dim_k), (call.heads_kv, call.seq_kv, call.dim_k), (call.heads_kv, call.seq_kv, call.dim_v))
-        types = (call.query_type, call.type, call.type)
-        return cls(call, *(encode(random.standard_normal((call.batch, *shape), np.float32), type_) for shape, type_ in zip(shapes, types)))
+        q, k, v = (random.standard_normal((call.batch, *shape), np.float32) for shape in shapes)
+        mask = None
+        if call.inputs == "large scores":  # of a standard deviation of 30: most rows have one key alone
+            q *= 30
+        elif call.inputs == "keys with an offset":  # that softmax takes out of the scores again
+            k += 30
+        elif call.inputs == "equal values":  # of which every mean is 1
+            v[...] = 1
+        elif call.inputs == "a row without keys":  # its output is 0
+            mask = random.random((call.seq_q, call.seq_kv)) < 0.5
+            mask[0] = False
+        return cls(call, encode(q, call.query_type), encode(k, call.type), encode(v, call.type), mask)
 
     def save(self, path):
-        np.savez(path, q=self.q, k=self.k, v=self.v)
+        np.savez(path, q=self.q, k=self.k, v=self.v, **({} if self.mask is None else {"mask": self.mask}))
 
     @classmethod
     def load(cls, call, path):
         with np.load(path) as file:
-            return cls(call, file["q"], file["k"], file["v"])
+            return cls(call, **file)
+
+    def sees(self):
+        """Which queries see which keys, [seq_q, seq_kv]; None: all see all."""
+        return np.tri(self.call.seq_q, self.call.seq_kv, dtype=bool) if self.call.causal else self.mask
+
+    def bias(self, dtype):
+        """The same to be added to the scores."""
+        sees = self.sees()
+        return None if sees is None else np.where(sees, dtype(0), dtype(-np.inf))
 
     def floats(self):
         """q, k and v as copies in f32, for a library that has no such type."""

@@ -30,8 +30,9 @@ def offers(call, tensors):
 
         return run, lambda: kept[0].reshape(call.batch, call.heads_q, call.seq_q, call.dim_v).float().numpy()
 
+    mask = None if tensors.mask is None else torch.from_numpy(tensors.mask)
     ways = {"enable_gqa" if call.group > 1 else "as it is":
-            lambda: attention(q, k, v, is_causal=call.causal, enable_gqa=call.group > 1)}
+            lambda: attention(q, k, v, attn_mask=mask, is_causal=call.causal, enable_gqa=call.group > 1)}
     if call.group > 1:
         def repeated(x):
             return x[:, :, None].expand(-1, -1, call.group, -1, -1).reshape(call.batch, call.heads_q, call.seq_kv, -1)

@@ -2,22 +2,26 @@
 
 Reads requests and writes answers, a line of JSON each:
 
-    {"prepare": [shape, type], "tensors": path, "min_time": s}   every way that is right is timed; {"ways": {name: {error, seconds | why not}},
-                                                                 "way": the fastest}, or {"unsupported": why}
-    {"time": true}                                               one repetition of it: {"seconds": of a call, "waiting": share of the time}
+    {"prepare": [shape, type, inputs], "tensors": path, "min_time": s}
+                    every way that is right is timed: {"ways": {name: {"error", "seconds" or "wrong" or "unsupported": why}}, "way": the fastest},
+                    or {"unsupported": why}; a wrong way's error is null where it is no number
+    {"time": true}  one repetition of the fastest: {"seconds": of a call, "waiting": share of the time}
+    {"grow": [shape, type, inputs], "tensors": path}
+                    {"bytes": by which the process's memory grew at most during the first call of its life, out included}
 """
 import importlib
 import itertools
 import json
 import math
 import os
+import re
 import sys
 import time
 from pathlib import Path
 
 from . import Unsupported
 from .calls import Call
-from .oracle import TOLERANCES, Oracle
+from .oracle import Oracle
 from .tensors import Tensors
 
 TRIALS = 3  # of a way, to choose the fastest
@@ -47,6 +51,8 @@ def main():
             call = Call.parse(*request["prepare"])
             result, timed = prepare(library, call, Tensors.load(call, request["tensors"]), request["min_time"])
             answer(result)
+        elif "grow" in request:
+            answer({"bytes": growth(library, Tensors.load(Call.parse(*request["grow"]), request["tensors"]))})
         else:
             seconds, waiting = timed()
             answer({"seconds": seconds, "waiting": waiting})
@@ -65,10 +71,9 @@ def prepare(library, call, tensors, min_time):
             tensors.out[...] = 0  # no other way's result is taken for this one's
             run, result, *kept = make()
             run()
-            error = oracle.error(result())
-            ways[name]["error"] = error if math.isfinite(error) else None
-            if not error <= TOLERANCES[call.type]:
-                ways[name]["wrong"] = f"error {error:.1e}"
+            ways[name]["error"], right = oracle.error(result())
+            if not right:
+                ways[name]["wrong"] = True
                 continue
             seconds = least_seconds(run, min_time, HOPELESS * ways[best]["seconds"] if best else math.inf)
         except Exception as error:  # whatever a library raises is its answer
@@ -82,6 +87,19 @@ def prepare(library, call, tensors, min_time):
         return repetition(prepared[0], min_time, ways[best]["seconds"])
 
     return {"ways": ways, "way": best}, timed
+
+
+def growth(library, tensors):
+    make = next(iter(library.offers(tensors.call, tensors).values()))
+    run, _, *kept = make()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = memory("VmRSS")
+    run()
+    return memory("VmHWM") - before
+
+
+def memory(name):
+    return int(re.search(rf"^{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)[1]) * 1024
 
 
 def least_seconds(run, min_time, hopeless):
