@@ -30,12 +30,10 @@ def main():
               "disturbed_kept": arguments.keep_disturbed, "versions": {}, **{part: [] for part in PARTS}}
     with open(arguments.log or os.devnull, "w") as log:
         for threads in arguments.threads if "calls" in arguments.parts else ():
-            with measure.Field(arguments.peers, threads, log) as field:
-                report["versions"].update(field.said)
+            with field_of(arguments.peers, threads, log, report) as field:
                 report["calls"] += measured_calls(arguments, field)
         if "inputs" in arguments.parts:
-            with measure.Field(arguments.peers, 1, log) as field:
-                report["versions"].update(field.said)
+            with field_of(arguments.peers, 1, log, report) as field:
                 report["inputs"] += checked_inputs(arguments, field)
         if "lengths" in arguments.parts:
             report["lengths"] += measured_lengths(arguments, report, log)
@@ -68,14 +66,14 @@ def parse():
         parser.error("--publish: what --keep-disturbed measures is not for a page")
     arguments.shapes = arguments.shapes or (QUICK_SHAPES if arguments.quick else SHAPES)
     arguments.budget = arguments.budget or (1 if arguments.quick else 3)
-    arguments.threads = arguments.threads or range(1, min(2, len(os.sched_getaffinity(0))) + 1)
+    arguments.threads = arguments.threads or range(1, min(2, len(measure.ALLOWED)) + 1)
     arguments.peers = ["fovea"] + [name for name in arguments.peers if name != "fovea"]
     try:
         arguments.calls = [call for call in itertools.starmap(Call.parse, itertools.product(arguments.shapes, arguments.types)) if call.exists()]
     except ValueError as error:
         parser.error(str(error))
-    if max(arguments.threads) > len(os.sched_getaffinity(0)):
-        parser.error(f"--threads: this process may use {len(os.sched_getaffinity(0))} CPUs")
+    if max(arguments.threads) > len(measure.ALLOWED):
+        parser.error(f"--threads: this process may use {len(measure.ALLOWED)} CPUs")
     return arguments
 
 
@@ -94,6 +92,14 @@ def numbers(text):
     if min(found) < 1:
         raise argparse.ArgumentTypeError("starts at 1")
     return found
+
+
+def field_of(names, threads, log, report):
+    field = measure.Field(names, threads, log)
+    report["versions"].update(field.said)
+    if "fovea" in field.missing:
+        sys.exit(f"Fovea cannot be measured: {field.missing['fovea']}")
+    return field
 
 
 def measured_calls(arguments, field):
@@ -121,10 +127,9 @@ def measured_lengths(arguments, report, log):
     results = []
     for keys in LENGTHS[: 2 if arguments.quick else None]:
         call = Call.parse(f"1,1,1,{keys},{keys},64", "f32")
-        with measure.Field(["fovea"], 1, log) as field:
-            growth = field.growth("fovea", call)
-        with measure.Field(arguments.peers if keys <= LONGEST_OF_PEERS else ["fovea"], 1, log) as field:
-            report["versions"].update(field.said)
+        with field_of(["fovea"], 1, log, report) as field:
+            growth = field.growth(call)
+        with field_of(arguments.peers if keys <= LONGEST_OF_PEERS else ["fovea"], 1, log, report) as field:
             peers = field.measure(call, arguments.min_time, arguments.budget, arguments.keep_disturbed)
         results.append({"keys": keys, "bytes": growth, "peers": peers})
         say(f"{keys} keys", peers, f"{growth / 1e6:.2f} MB")

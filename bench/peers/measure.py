@@ -10,6 +10,7 @@ import numpy as np
 from .process import Failure, Worker
 from .tensors import Tensors
 
+ALLOWED = sorted(os.sched_getaffinity(0))  # CPUs of this process
 LEAST_PROBE = 0.94  # of the fastest: slower, and another machine's or process's work is on this core
 MOST_WAITING = 0.02  # of the time of a repetition, without a core
 LEAST_ROUNDS, MOST_ROUNDS = 3, 15  # undisturbed ones that a figure is made of
@@ -43,10 +44,9 @@ class Field:
     """Fovea and its peers, each a process, on so many threads."""
 
     def __init__(self, names, threads, log):
-        cpus = sorted(os.sched_getaffinity(0))[-threads:]  # the last ones: the OS likes the first ones for its own work
-        if len(cpus) < threads:
-            raise ValueError(f"{threads} threads: this process may use {len(cpus)} CPUs")
-        self.threads, self.cpus, self.log, self.names = threads, set(cpus), log, names
+        self.cpus = ALLOWED[-threads:]  # the last ones: the OS likes the first ones for its own work
+        os.sched_setaffinity(0, self.cpus)  # the probe is to run where the libraries do
+        self.threads, self.log, self.names = threads, log, names
         self.workers, self.versions, self.missing = {}, {}, {}
         for name in names:
             self.start(name)
@@ -91,10 +91,10 @@ class Field:
             prepared = {name: self.ask(name, prepare=identity(call), tensors=path, min_time=min_time) for name in list(self.workers)}
         return {name: prepared.get(name, {"unsupported": self.missing.get(name)}) for name in self.names}
 
-    def growth(self, name, call):
-        """Bytes by which a library's process grows in the first call of its life."""
+    def growth(self, call):
+        """Bytes by which Fovea's process grows in the first call of its life."""
         with saved_tensors(call) as path:
-            return self.ask(name, grow=identity(call), tensors=path)["bytes"]
+            return self.ask("fovea", grow=identity(call), tensors=path)["bytes"]
 
     def ask(self, name, **request):
         try:

@@ -14,8 +14,6 @@ TIMEOUT = 120  # seconds for an answer: a library that takes longer has failed
 # Memory that was freed stays with the process, in huge pages where the OS has them, so that no library pays for fresh pages in a timed call.
 MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-
-
 PR_SET_PDEATHSIG = 1  # of prctl()
 
 
@@ -34,9 +32,9 @@ class Failure(Exception):
 class Worker:
     """It is stopped while another one is timed: some libraries' threads go on looking for work for milliseconds."""
 
-    def __init__(self, name, threads, cpus, log, module="peers.worker"):
+    def __init__(self, name, threads, cpus, log):
         environment = {**os.environ, **MALLOC, **{variable: str(threads) for variable in THREADS}}
-        self.process = subprocess.Popen([sys.executable, "-m", module, name, str(threads)], cwd=Path(__file__).parent.parent,
+        self.process = subprocess.Popen([sys.executable, "-m", "peers.worker", name, str(threads)], cwd=Path(__file__).parent.parent,
                                         env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
                                         preexec_fn=lambda: limit(cpus))
         self.greeting = self.receive()
