@@ -28,20 +28,26 @@ def main():
     arguments = parse()
     report = {"date": datetime.date.today().isoformat(), "processor": processor(),
               "disturbed_kept": arguments.keep_disturbed, "versions": {}, **{part: [] for part in PARTS}}
-    with open(arguments.log or os.devnull, "w") as log:
-        for threads in arguments.threads if "calls" in arguments.parts else ():
-            with field_of(arguments.peers, threads, log, report) as field:
-                report["calls"] += measured_calls(arguments, field)
-        if "inputs" in arguments.parts:
-            with field_of(arguments.peers, 1, log, report) as field:
-                report["inputs"] += checked_inputs(arguments, field)
-        if "lengths" in arguments.parts:
-            report["lengths"] += measured_lengths(arguments, report, log)
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(report, indent=1) + "\n")
+    try:
+        measure_parts(arguments, report)
+    finally:  # an interrupted run has its figures too
+        if arguments.json:
+            Path(arguments.json).write_text(json.dumps(report, indent=1) + "\n")
     if arguments.publish:
         page.publish(report, ROOT / "docs/performance.md", ROOT / "docs/peers")
     return conclude(report, arguments.goals)
+
+
+def measure_parts(arguments, report):
+    with open(arguments.log or os.devnull, "w") as log:
+        for threads in arguments.threads if "calls" in arguments.parts else ():
+            with field_of(arguments.peers, threads, log, report) as field:
+                measure_calls(arguments, field, report["calls"])
+        if "inputs" in arguments.parts:
+            with field_of(arguments.peers, 1, log, report) as field:
+                check_inputs(arguments, field, report["inputs"])
+        if "lengths" in arguments.parts:
+            measure_lengths(arguments, report, log)
 
 
 def parse():
@@ -102,38 +108,32 @@ def field_of(names, threads, log, report):
     return field
 
 
-def measured_calls(arguments, field):
-    results = []
+def measure_calls(arguments, field, results):
     for call in arguments.calls:
         peers = field.measure(call, arguments.min_time, arguments.budget, arguments.keep_disturbed)
         best, ratio = measure.best_peer(peers)
         results.append({"shape": call.shape, "type": call.type, "threads": field.threads, "best": best, "ratio": ratio,
                         "goal": call.goal(has_bf16_tiles()), "peers": peers})
         say(f"{call} on {field.threads}", peers, f"{ratio:.2f} x {best}" if best else "-")
-    return results
 
 
-def checked_inputs(arguments, field):
-    results = []
+def check_inputs(arguments, field, results):
     for inputs, type_ in itertools.product(INPUTS, [type_ for type_ in arguments.types if type_ in FLOATS]):
         peers = field.prepare(Call.parse(INPUTS_SHAPE, type_, inputs))
         results.append({"shape": INPUTS_SHAPE, "type": type_, "inputs": inputs, "peers": peers})
         say(f"{inputs}, {type_}", peers)
-    return results
 
 
-def measured_lengths(arguments, report, log):
+def measure_lengths(arguments, report, log):
     """Each in processes of its own, so that memory is counted from the start."""
-    results = []
     for keys in LENGTHS[: 2 if arguments.quick else None]:
         call = Call.parse(f"1,1,1,{keys},{keys},64", "f32")
         with field_of(["fovea"], 1, log, report) as field:
             growth = field.growth(call)
         with field_of(arguments.peers if keys <= LONGEST_OF_PEERS else ["fovea"], 1, log, report) as field:
             peers = field.measure(call, arguments.min_time, arguments.budget, arguments.keep_disturbed)
-        results.append({"keys": keys, "bytes": growth, "peers": peers})
+        report["lengths"].append({"keys": keys, "bytes": growth, "peers": peers})
         say(f"{keys} keys", peers, f"{growth / 1e6:.2f} MB")
-    return results
 
 
 def say(what, peers, more=""):

@@ -12,7 +12,7 @@ from .tensors import Tensors
 
 ALLOWED = sorted(os.sched_getaffinity(0))  # CPUs of this process
 LEAST_PROBE = 0.94  # of the fastest: slower, and another machine's or process's work is on this core
-MOST_WAITING = 0.02  # of the time of a repetition, without a core
+MOST_WAITING = 0.02  # of the time of a repetition and a thread, without a core
 LEAST_ROUNDS, MOST_ROUNDS = 3, 15  # undisturbed ones that a figure is made of
 PATIENCE = 3  # times as many rounds at most, where some are disturbed
 PROBE_SIZE, PROBE_CALLS = 128, 50  # three matrices of 64 KiB: in the second-level cache, about a millisecond
@@ -114,27 +114,27 @@ class Field:
                 results[name] = turn[name]
                 ready.remove(name)
             rounds.append(turn)
-            kept = [turn for turn in rounds if undisturbed(turn, rounds, ready)]
-            if len(kept) >= wanted or keep_disturbed and len(rounds) >= wanted:
+            kept = {name: rounds if keep_disturbed else self.undisturbed(name, rounds) for name in ready}
+            if all(len(turns) >= wanted for turns in kept.values()):
                 break
-        if len(kept := rounds if keep_disturbed else kept) < LEAST_ROUNDS:
-            for name in ready:
-                results[name]["failure"] = f"the machine was too busy: {len(kept)} of {len(rounds)} rounds undisturbed"
-            return
         for name in ready:
-            seconds = [turn[name]["seconds"] for turn in kept]
+            if len(kept[name]) < LEAST_ROUNDS:
+                results[name]["failure"] = f"the machine was too busy: {len(kept[name])} of {len(rounds)} rounds undisturbed"
+                continue
+            seconds = [turn[name]["seconds"] for turn in kept[name]]
             lower, median, upper = np.percentile(seconds, (25, 50, 75))
             results[name].update(error=chosen(results[name])["error"], seconds=median, least=min(seconds), spread=(upper - lower) / median,
-                                 ratios=[s / turn["fovea"]["seconds"] for s, turn in zip(seconds, kept)] if "fovea" in ready else [])
+                                 ratios=[turn[name]["seconds"] / turn["fovea"]["seconds"] for turn in kept[name] if "fovea" in ready])
+
+    def undisturbed(self, name, rounds):
+        """Those in which neither this library nor Fovea, which it is compared with, had to wait for other work."""
+        fastest = max(turn["probe"] for turn in rounds)
+        return [turn for turn in rounds if turn["probe"] >= LEAST_PROBE * fastest and
+                all(turn[each].get("waiting", 0) <= MOST_WAITING * self.threads for each in ("fovea", name) if each in turn)]
 
 
 def chosen(result):
     return result["ways"][result["way"]]
-
-
-def undisturbed(turn, rounds, names):
-    fastest = max(other["probe"] for other in rounds)
-    return turn["probe"] >= LEAST_PROBE * fastest and all(turn[name]["waiting"] <= MOST_WAITING for name in names)
 
 
 def best_peer(results):

@@ -15,7 +15,7 @@ from pathlib import Path
 from report import replace_between
 
 from . import NAMES
-from .calls import LONGEST_OF_GOAL
+from .calls import LONGEST_OF_GOAL, TYPES
 from .measure import length_differences
 
 TITLES = {"fovea": "Fovea", "torch": "PyTorch", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "ggml": "ggml", "onednn": "oneDNN",
@@ -53,6 +53,8 @@ def merged(reports):
         whole["versions"].update(report["versions"])
         for part in ("calls", "inputs", "lengths"):
             whole[part] += report[part]
+    shapes = list(dict.fromkeys(result["shape"] for result in whole["calls"]))
+    whole["calls"].sort(key=lambda result: (shapes.index(result["shape"]), TYPES.index(result["type"]), result["threads"]))
     return whole
 
 
@@ -75,7 +77,7 @@ def calls_section(report):
     parts.append("Of each library, over all of these calls:\n\n" + accuracy_table(report["calls"]))
     if scaling := scaling_table(report["calls"]):
         parts.append("Time on one thread over time on two, f32:\n\n" + scaling)
-    parts.append("Not measured, or not by reading tensors where they lie:\n\n" + remarks(report["calls"]))
+    parts.append("Which way of each library was the fastest, how often, and what has no figure:\n\n" + remarks(report["calls"]))
     return "\n\n".join(parts)
 
 
@@ -139,11 +141,12 @@ def scaling_table(calls):
 
 
 def remarks(calls):
-    """Which way of a library was the fastest how often, and why it has no figure where it has none."""
     lines = []
     for name in PEERS:
         ways, refusals = collections.Counter(), collections.defaultdict(list)
         for result in calls:
+            if "seconds" not in result["peers"]["fovea"]:
+                continue  # its row says why
             peer = result["peers"].get(name, {"unsupported": "not asked"})
             if peer.get("way") and "seconds" in peer:
                 ways[peer["way"]] += 1
