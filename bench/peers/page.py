@@ -145,16 +145,17 @@ def remarks(calls):
     for name in PEERS:
         ways, refusals = collections.Counter(), collections.defaultdict(list)
         for result in calls:
-            if "seconds" not in result["peers"]["fovea"]:
-                continue  # its row says why
-            peer = result["peers"].get(name, {"unsupported": "not asked"})
+            if "seconds" not in result["peers"]["fovea"] or name not in result["peers"]:
+                continue  # its row says why, or it was not asked
+            peer = result["peers"][name]
             if peer.get("way") and "seconds" in peer:
                 ways[peer["way"]] += 1
             else:
                 refusals[why_not(peer)].append(f"{result['shape']} {result['type']}")
         parts = [f"{way} ({count})" for way, count in ways.most_common()]
         parts += [f"{', '.join(dict.fromkeys(of))}: {reason}" if len(of) < 8 else f"{len(of)} calls: {reason}" for reason, of in refusals.items()]
-        lines.append(f"* {TITLES[name]}: {'; '.join(parts)}.")
+        if parts:
+            lines.append(f"* {TITLES[name]}: {'; '.join(parts)}.")
     return "\n".join(lines)
 
 

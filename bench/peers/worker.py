@@ -7,7 +7,7 @@ Reads requests and writes answers, a line of JSON each:
                     or {"unsupported": why}; a wrong way's error is null where it is no number
     {"time": true}  one repetition of the fastest: {"seconds": of a call, "waiting": share of the time}
     {"grow": [shape, type, inputs], "tensors": path}
-                    {"bytes": by which the process's memory grew at most during the first call of its life, out included}
+                    {"bytes": by which the process's memory grew at most during the first call of its life, beside the tensors}
 """
 import importlib
 import itertools
