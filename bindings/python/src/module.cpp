@@ -129,7 +129,7 @@ NB_MODULE(_core, m) {
   nb::class_<Context>(m, "Context", R"(A level of instructions and a number of threads.
 
 Args:
-    isa: "scalar", "avx2", "avx512", "avx512_bf16", "neon", "neon_bf16" or "sve". None: what the environment variable FOVEA_ISA
+    isa: "scalar", "avx2", "avx512", "avx512_bf16", "neon", "neon_bf16", "sve" or "sve_bf16". None: what the environment variable FOVEA_ISA
         names, or the best that this CPU and OS allow. A level that is not to be had is an error, never a fallback.
     threads: 1 to 8192. None: the least of OMP_NUM_THREADS, the CPUs that this process may run on and the CPU quota of its control group.
 
