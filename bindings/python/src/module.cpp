@@ -159,6 +159,11 @@ Returns:
                    nb::sig("def _seconds_per_call(" FOVEA_ATTENTION_ARGUMENTS ") -> float"),
                    "Seconds of the C call alone that fovea.attention() makes of the same arguments.");
 
+  m.def("_tensor_attention", of_handles(&tensor_attention), "q"_a, "k"_a, "v"_a, "mask"_a.none(), "sinks"_a.none(),
+        "seqlens_kv"_a.none(), "scale"_a.none(), "softcap"_a.none(), "causal"_a, "align"_a.none(), "window_left"_a,
+        "window_right"_a, "tokens_first"_a, "context"_a);
+  m.def("_tensor_calls", &tensor_calls);
+
   m.def("kv_append", of_handles(&kv_append), "k"_a.none(), "v"_a.none(), "k_new"_a.none(), "v_new"_a.none(), "start"_a.none(),
         "count"_a = nb::none(), nb::kw_only(), "block_table"_a = nb::none(), "k_scale"_a = nb::none(), "v_scale"_a = nb::none(),
         "k_type"_a = nb::none(), "v_type"_a = nb::none(), "layout"_a = usual_layout(), "context"_a = nb::none(),
