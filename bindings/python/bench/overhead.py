@@ -61,7 +61,8 @@ def cases():
     yield "PyTorch", (q, k, k), {}
     yield "`fovea.torch.attention()`", (q, k, k), {"function": fovea.torch.attention}
     yield "`fovea.torch.scaled_dot_product_attention()`", (q, k, k), {"function": fovea.torch.scaled_dot_product_attention}
-    yield "`torch.ops.fovea.attention`, as compiled code calls it", (q, k, k), {"function": torch.ops.fovea.attention.default}
+    with torch.inference_mode():
+        yield "`torch.ops.fovea.attention`, as compiled code calls it", (q, k, k), {"function": torch.ops.fovea.attention.default}
 
 
 def main():
