@@ -1,7 +1,7 @@
 """What a call from Python adds to the call of the C library: microseconds, for each kind of array.
 
-Usage: overhead.py [--check] [--markdown PAGE]. The call is a tiny one (one query, two keys), run on one CPU; the C call of the same arguments is timed in a
-loop inside of the module. --check fails where a figure is beyond its limit; --markdown puts the table into a page.
+Usage: overhead.py [--check] [--markdown PAGE]. The call is a tiny one (one query, two keys), run on one CPU; the C call of the same arguments
+is timed in a loop inside of the module. --check fails where a figure is beyond its limit; --markdown puts the table into a page.
 """
 import argparse
 import os

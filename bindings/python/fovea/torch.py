@@ -11,9 +11,9 @@ import logging
 import threading
 
 import torch
+from torch import get_num_threads
 from torch._C import _get_tracing_state, _is_torch_function_mode_enabled, _len_torch_dispatch_stack
 from torch._C._functorch import peek_interpreter_stack
-from torch import get_num_threads
 from torch.autograd import _profiler_enabled
 from torch.compiler import is_dynamo_compiling
 
@@ -28,15 +28,13 @@ _pytorch = torch.nn.functional.scaled_dot_product_attention
 _lock = threading.Lock()
 _calls_before = 0
 _fallbacks = collections.Counter()
+_contexts = {}  # by PyTorch's number of threads
 
 
 def _compute(q, k, v, mask=None, sinks=None, seqlens_kv=None, scale=None, softcap=None, causal=False, align=None, window_left=-1,
              window_right=-1, tokens_first=False):
     return _core._tensor_attention(q, k, v, mask, sinks, seqlens_kv, scale, softcap, causal, align, window_left, window_right,
                                    tokens_first, _contexts.get(get_num_threads()) or _new_context())
-
-
-_contexts = {}
 
 
 def _new_context():
@@ -68,10 +66,11 @@ torch.library.register_autograd("fovea::attention", _refuse_gradients, lib=_libr
 _operator = torch.ops.fovea.attention.default
 
 
-def call(q, k, v, mask, sinks, seqlens_kv, scale, softcap, causal, align, window_left, window_right, tokens_first=False):
-    """The operator. Where PyTorch's dispatcher would do nothing but call it, it is called here: the way through takes as long as a short call.
+def call_operator(q, k, v, mask, sinks, seqlens_kv, scale, softcap, causal, align, window_left, window_right, tokens_first=False):
+    """The operator; tokens_first: transposed to [batch, seq, head, dim].
 
-    It would not where a graph is made of the call, a mode, a transform or a profiler looks at it, or a tensor is of a class of its own.
+    Where PyTorch's dispatcher would do nothing but call _compute(), that is called here: the way through takes longer than a short call. It would
+    do more where a graph is made of the call, a mode, a transform or a profiler looks at it, or a tensor is of a class of its own.
     """
     if (not is_dynamo_compiling() and not _len_torch_dispatch_stack() and not _is_torch_function_mode_enabled() and
             peek_interpreter_stack() is None and _get_tracing_state() is None and not _profiler_enabled() and
@@ -93,8 +92,8 @@ def attention(q, k, v, *, mask=None, sinks=None, seqlens_kv=None, scale=None, so
     through the operator is an error.
     """
     left, right = window
-    return call(q, k, v, mask, sinks, seqlens_kv, scale, softcap, causal, align, -1 if left is None else left,
-                      -1 if right is None else right)
+    return call_operator(q, k, v, mask, sinks, seqlens_kv, scale, softcap, causal, align, -1 if left is None else left,
+                         -1 if right is None else right)
 
 
 def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
@@ -118,7 +117,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
                         enable_gqa=enable_gqa)
     batch, heads_q, heads_kv = shape
     if query.dim() == 4 and key.shape[:1] == value.shape[:1] == batch:
-        return call(query, key, value, attn_mask, None, None, scale, None, is_causal, "top-left", -1, -1)
+        return call_operator(query, key, value, attn_mask, None, None, scale, None, is_causal, "top-left", -1, -1)
 
     def as_four_axes(x, heads):
         x = x.expand(*batch, heads, *x.shape[-2:])
@@ -127,7 +126,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     q, k, v = as_four_axes(query, heads_q), as_four_axes(key, heads_kv), as_four_axes(value, heads_kv)
     if attn_mask is not None and attn_mask.dim() > 4:
         attn_mask = as_four_axes(attn_mask, attn_mask.size(-3))
-    out = call(q, k, v, attn_mask, None, None, scale, None, is_causal, "top-left", -1, -1)
+    out = call_operator(q, k, v, attn_mask, None, None, scale, None, is_causal, "top-left", -1, -1)
     if query.dim() == 2:
         return out[0, 0]
     return out.reshape(*batch, heads_q, *out.shape[-2:])

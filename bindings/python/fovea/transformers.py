@@ -10,7 +10,7 @@ from transformers.masking_utils import bidirectional_mask_function, causal_mask_
 from transformers.utils.import_utils import is_tracing
 
 from .errors import Status, UnsupportedError
-from .torch import call
+from .torch import call_operator
 
 __all__ = ["register"]
 
@@ -90,4 +90,5 @@ def _attend(module, query, key, value, attention_mask, dropout=0.0, scaling=None
     if position_bias is not None:
         mask = position_bias if mask is None else (
             torch.where(mask, position_bias, float("-inf")) if mask.dtype == torch.bool else mask + position_bias)
-    return call(query, key, value, mask, s_aux, lengths, scaling, softcap, causal, "bottom-right", left, -1, tokens_first=True), None
+    out = call_operator(query, key, value, mask, s_aux, lengths, scaling, softcap, causal, "bottom-right", left, -1, tokens_first=True)
+    return out, None
