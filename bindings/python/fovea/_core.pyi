@@ -47,7 +47,8 @@ def attention(q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Ar
         q: [batch, head, seq, dim_k], or without batch, or without batch and head; float32, float16 or bfloat16.
         k, v: [batch, head, seq, dim]; the heads of q are a multiple of theirs. Types as q in any mix, or int8 with k_scale and v_scale,
             or the bytes (uint8) of ggml's blocks with k_type and v_type.
-        out: written in place of a new array of the type and shape of q with the dims of v; of any float type.
+        out: written in place of a new array of the type and shape of q with the dims of v; of any float type. A new tensor has the order of
+            q's axes in memory.
         return_lse, lse: return the natural log of the sum of exp(score), float32 [batch, head, seq], too; written into lse if that is given.
         return_weights, weights: return the softmax matrix, float32 [batch, head, seq_q, seq_kv], too; written into weights if that is given.
         scale: default 1/sqrt(dim_k).
