@@ -120,7 +120,8 @@ class Session {
     std::vector<Measured> measured;
     for (const Shape &shape : shapes) {
       say(std::to_string(measured.size() + 1) + "/" + std::to_string(shapes.size()) + " " + format(shape));
-      measured.push_back(attempt({{"shape", format(shape)}}, [&](json *result) { return measure(shape, result); }));
+      measured.push_back(attempt({{"shape", format(shape)}, {"decode", in_decode_set(shape)}},
+                                 [&](json *result) { return measure(shape, result); }));
     }
     std::vector<std::vector<Measured>> compared;
     for (const Comparison &comparison : settings_.comparisons) compared.push_back(compare(comparison));
@@ -358,7 +359,6 @@ class Session {
       (*result)["roofline_share"] =
           median(kept_values(all, [&](const Repetition &r) { return std::max(bytes / r.extra, work / r.peak) / r.first; }));
     }
-    (*result)["decode"] = in_decode_set(shape);
     const Goal wanted = goal(shape, level_);
     if (settings_.threads == 1 && wanted.share > 0) {
       (*result)["goal"] = {{"share", wanted.share}, {"met", median(shares) >= wanted.share}};

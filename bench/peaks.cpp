@@ -15,7 +15,7 @@
 namespace fovea::bench {
 
 extern const PeakLoops peaks_scalar, peaks_avx2, peaks_avx512, peaks_avx512_bf16, peaks_neon, peaks_neon_bf16, peaks_sve128,
-    peaks_sve256, peaks_sve512, peaks_sve1024, peaks_sve2048;
+    peaks_sve256, peaks_sve512, peaks_sve1024, peaks_sve2048, peaks_sve256_bf16;
 
 namespace {
 
@@ -94,6 +94,7 @@ const PeakLoops *peak_loops(fovea_isa level) {
     case FOVEA_ISA_NEON: return &peaks_neon;
 #if !defined(__clang__) || __clang_major__ >= 19  // as in kernels.inc
     case FOVEA_ISA_NEON_BF16: return &peaks_neon_bf16;
+    case FOVEA_ISA_SVE_BF16: return &peaks_sve256_bf16;
 #endif
     case FOVEA_ISA_SVE: return sve_loops();
 #endif
@@ -114,7 +115,7 @@ double Peaks::fma() const {
 
 double Peaks::bf16_dot() const {
   if (loops_.bf16_dot == nullptr) return 0;
-  return best_rate(threads_, 2 * loops_.fma_flops * static_cast<double>(fma_steps_), [&](int) { loops_.bf16_dot(fma_steps_); });
+  return best_rate(threads_, loops_.bf16_flops * static_cast<double>(fma_steps_), [&](int) { loops_.bf16_dot(fma_steps_); });
 }
 
 double Peaks::exp2() const {

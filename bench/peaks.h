@@ -16,7 +16,8 @@ struct PeakLoops {
   double exp2_elements;          // of one step
   void (*exp2)(int64_t steps);
   void (*read)(const float *data, int64_t count);  // loads every element once
-  void (*bf16_dot)(int64_t steps);                 // as fma, of pairs of bfloat16: twice its flops a step; null: no instruction
+  double bf16_flops;                               // of one step
+  void (*bf16_dot)(int64_t steps);                 // as fma, by an instruction for bfloat16; null: there is none
 };
 
 // Null where there are no loops for the level.

@@ -1,5 +1,6 @@
 // The loops behind peaks.h, written once over the compiler's vector type. A file per level defines FOVEA_PEAKS (the name of its table),
-// FOVEA_VECTOR_BYTES and FOVEA_REGISTERS, may define FOVEA_FLOOR and FOVEA_SCALE, and FOVEA_BF16_DOT, and includes this. Compiled with -ffp-contract=fast, so that a
+// FOVEA_VECTOR_BYTES and FOVEA_REGISTERS, may define FOVEA_FLOOR and FOVEA_SCALE, and FOVEA_BF16_DOT(sum, x, y) with FOVEA_BF16_PRODUCTS, how many it
+// adds to a lane, and includes this. Compiled with -ffp-contract=fast, so that a
 // product and a sum become the level's multiply-add; without -ffast-math, so that no loop may be shortened.
 #include "peaks.h"
 
@@ -58,6 +59,7 @@ void bf16_dot(int64_t steps) {
       steps, [](Vector chain, Vector x, Vector y) __attribute__((always_inline)) { return FOVEA_BF16_DOT(chain, x, y); });
 }
 #else
+#define FOVEA_BF16_PRODUCTS 0
 constexpr void (*bf16_dot)(int64_t) = nullptr;
 #endif
 
@@ -139,6 +141,14 @@ void read(const float *data, int64_t count) {
 }  // namespace
 
 extern const PeakLoops FOVEA_PEAKS;
-const PeakLoops FOVEA_PEAKS = {2.0 * kChains * kLanes, fma, 2.0 * 2 * kTileRows *kLanes, probe, kExpFloats, exp2, read, bf16_dot};
+const PeakLoops FOVEA_PEAKS = {2.0 * kChains * kLanes,
+                               fma,
+                               2.0 * 2 * kTileRows *kLanes,
+                               probe,
+                               kExpFloats,
+                               exp2,
+                               read,
+                               2.0 * kChains *kLanes *FOVEA_BF16_PRODUCTS,
+                               bf16_dot};
 
 }  // namespace fovea::bench

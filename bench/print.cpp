@@ -85,7 +85,7 @@ void print_level(const json &level, bool goals) {
   }
   std::printf(", %d thread(s): peak %.1f GFLOP/s f32, exp2 %.2f G/s", level.at("threads").get<int>(),
               level.at("peak").at("fma").get<double>() / 1e9, level["peak"].at("exp2").get<double>() / 1e9);
-  if (level["peak"].contains("bf16_dot")) std::printf(", bf16 pairs %.1f GFLOP/s", level["peak"]["bf16_dot"].get<double>() / 1e9);
+  if (level["peak"].contains("bf16_dot")) std::printf(", bf16 %.1f GFLOP/s", level["peak"]["bf16_dot"].get<double>() / 1e9);
   if (level.contains("peer_limit")) std::printf("; peer %s", level["peer_limit"].get<std::string>().c_str());
   std::printf("\n");
   std::vector<std::vector<std::string>> rows = {{"shape", "time", "GFLOP/s", "share", "best", "spread", "max error", "/bound",

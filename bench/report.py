@@ -22,7 +22,7 @@ def main():
         sys.exit("the report was made with --keep-disturbed or --quick: its figures are not for a page")
     sections = {}
     for name, make, decode in (("measured", table, False), ("decode", decode_table, True)):
-        parts = [{**level, "results": [r for r in level.get("results", []) if r.get("decode", False) == decode]}
+        parts = [{**level, "results": [r for r in level.get("results", []) if r["decode"] == decode]}
                  for level in report["levels"]]
         if any(part["results"] for part in parts):
             sections[name] = "\n\n".join([head(report)] + [make(part) for part in parts])

@@ -87,7 +87,8 @@ enum {
   FOVEA_ISA_AMX = 14,         /* and AMX tiles, with the permission of the OS */
   FOVEA_ISA_NEON = 40,        /* Advanced SIMD */
   FOVEA_ISA_NEON_BF16 = 41,   /* and BF16 */
-  FOVEA_ISA_SVE = 42          /* Scalable Vector Extension of 128 to 2048 bits, the same in all threads */
+  FOVEA_ISA_SVE = 42,         /* Scalable Vector Extension of 128 to 2048 bits, the same in all threads */
+  FOVEA_ISA_SVE_BF16 = 43     /* and BF16, with vectors of 256 bits */
 };
 
 /* The position p of query i, which causal, windows and ALiBi compare with the positions of keys; q_len and kv_len are the lengths

@@ -72,6 +72,7 @@ void detect_arm(const CpuSource &source, CpuFeatures *f) {
   f->sve = bit(hwcap, 22);
   f->sve_bits = f->sve ? source.sve_bits(source.user) : 0;
   f->sve2 = f->sve && bit(hwcap2, 1);
+  f->sve_bf16 = f->sve && bit(hwcap2, 12);
   f->i8mm = bit(hwcap2, 13);
   f->bf16 = bit(hwcap2, 14);
 }

@@ -11,7 +11,7 @@ struct CpuFeatures {
   bool fast_bf16_dot;  // VDPBF16PS starts as often as a multiply-add of as many floats
   bool amx_tile, amx_bf16, amx_int8;
   // AArch64
-  bool neon, bf16, i8mm, sve, sve2;
+  bool neon, bf16, i8mm, sve, sve2, sve_bf16;
   int32_t sve_bits;  // the length of SVE's vectors: that of the thread which asked first; 0 without SVE
   // x86-64: the CPU has such registers, but the OS has not enabled them; for the text of a refusal
   bool avx_disabled, avx512_disabled, amx_disabled;

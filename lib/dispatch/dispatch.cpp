@@ -29,6 +29,8 @@ enum {
   level_sve512 = FOVEA_ISA_SVE,
   level_sve1024 = FOVEA_ISA_SVE,
   level_sve2048 = FOVEA_ISA_SVE,
+  level_sve_bf16 = FOVEA_ISA_SVE_BF16,
+  level_sve256_bf16 = FOVEA_ISA_SVE_BF16,
 };
 
 constexpr KernelEntry kEntries[] = {
@@ -82,13 +84,14 @@ constexpr Level kLevels[] = {
     {level_neon, level_scalar, "neon", nullptr, nullptr, {FOVEA_FEATURE(neon, "Advanced SIMD")}},
     {level_neon_bf16, level_neon, "neon_bf16", nullptr, nullptr, {FOVEA_FEATURE(bf16, "BF16")}},
     {level_sve, level_neon, "sve", nullptr, nullptr, {FOVEA_FEATURE(sve, "SVE")}},
+    {level_sve_bf16, level_sve, "sve_bf16", nullptr, nullptr, {FOVEA_FEATURE(sve_bf16, "BF16 for SVE")}},
 };
 #undef FOVEA_FEATURE
 
 #if defined(__x86_64__)
 constexpr int32_t kKnown[] = {level_scalar, level_avx2, level_avx512, level_avx512_bf16, level_avx512_fp16, level_amx};
 #elif defined(__aarch64__)
-constexpr int32_t kKnown[] = {level_scalar, level_neon, level_neon_bf16, level_sve};
+constexpr int32_t kKnown[] = {level_scalar, level_neon, level_neon_bf16, level_sve, level_sve_bf16};
 #else
 constexpr int32_t kKnown[] = {level_scalar};
 #endif
@@ -128,7 +131,7 @@ LevelList known_levels([[maybe_unused]] const CpuFeatures &features) {
 #elif defined(__aarch64__)
   // Where its vectors are no longer than those of Advanced SIMD, SVE is no faster: see docs/performance.md.
   constexpr int32_t kNeonBits = 128;
-  static constexpr int32_t kWithShortVectors[] = {level_scalar, level_sve, level_neon, level_neon_bf16};
+  static constexpr int32_t kWithShortVectors[] = {level_scalar, level_sve, level_sve_bf16, level_neon, level_neon_bf16};
   static_assert(sizeof kWithShortVectors == sizeof kKnown);
   if (features.sve_bits <= kNeonBits) return {kWithShortVectors, kKnownCount};
 #endif
@@ -189,7 +192,8 @@ bool serves(const KernelEntry &entry, const Problem &problem) {
 
 bool fits_vectors(const KernelEntry &entry, const CpuFeatures &features) {
   constexpr int32_t kFloatBits = 32;
-  return entry.level != level_sve || entry.kernel->shape.row_unit * kFloatBits == features.sve_bits;
+  const bool of_sve = entry.level == level_sve || entry.level == level_sve_bf16;
+  return !of_sve || entry.kernel->shape.row_unit * kFloatBits == features.sve_bits;
 }
 
 int32_t kernel_entries(const KernelEntry **entries) {

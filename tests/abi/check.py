@@ -16,8 +16,9 @@ VECTORS = {
     "avx512": (r"%zmm\d+", 16, r"vfn?m(add|sub)\d+ps"),
     "avx512_bf16": (r"%zmm\d+", 16, r"vfn?m(add|sub)\d+ps|vdpbf16ps"),
     "neon": (r"v\d+\.4s", 4, r"fml[as]"),
-    "neon_bf16": (r"v\d+\.4s", 4, r"fml[as]|bfdot"),
+    "neon_bf16": (r"v\d+\.4s", 4, r"fml[as]|bfmmla"),
     **{f"sve{bits}": (r"z\d+\.s", bits // 32, r"fml[as]|fmad|fmsb") for bits in (128, 256, 512, 1024, 2048)},
+    "sve256_bf16": (r"z\d+\.s", 8, r"fml[as]|fmad|fmsb|bfmmla"),
 }
 
 Instruction = collections.namedtuple("Instruction", "address code mnemonic operands relocation")
@@ -273,6 +274,9 @@ def usable_levels(files):
     avx512 = "avx512f avx512bw avx512dq avx512vl avx512cd avx2 fma f16c"
     features = {"avx2": "avx2 fma f16c", "avx512": avx512, "avx512_bf16": f"{avx512} avx512_bf16",
                 "neon": "asimd", "neon_bf16": "asimd bf16", "sve": "asimd sve"}
+    sve_bytes = Path("/proc/sys/abi/sve_default_vector_length")
+    if sve_bytes.exists() and int(sve_bytes.read_text()) == 32:  # the one length with a kernel
+        features["sve_bf16"] = "asimd sve svebf16"
     expected = {"scalar"} | {level for level, words in features.items() if set(words.split()) <= set(cpuinfo)}
     actual = set(subprocess.run(files, check=True, capture_output=True, text=True).stdout.split())
     print(f"usable: {' '.join(sorted(actual))}")

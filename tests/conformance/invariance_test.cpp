@@ -70,6 +70,7 @@ const char *const kShapes[] = {
     "hq=4 hkv=4 sq=2 skv=1300 dk=16 dv=24 score=replace causal=br",
     // Types of 16 bits.
     "hq=8 hkv=2 sq=200 skv=300 dk=64 dv=64 causal=br weights=1 type=bf16",
+    "hq=3 hkv=1 sq=70 skv=301 dk=33 dv=24 dist=outlier weights=1 type=bf16",
     "hq=4 hkv=1 sq=3 skv=4097 dk=33 dv=31 weights=1 type=f16",
     "sq=97 skv=1500 dk=65 dv=1 causal=br dist=outlier v=strided tk=bf16 tv=f16",
     "hq=4 hkv=1 sq=1 skv=1500 dk=33 dv=7 dist=outlier type=bf16 tout=f32",

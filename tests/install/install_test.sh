@@ -64,7 +64,7 @@ case $case in
     ;;
   add_subdirectory)
     # With CMake's own default generator, which knows less of the order of things than Ninja.
-    generator="Unix Makefiles" consumer fovea::fovea C -DFOVEA_SOURCE="$SOURCE"
+    generator="Unix Makefiles" consumer fovea::fovea C -DFOVEA_SOURCE="$SOURCE" -DCMAKE_BUILD_TYPE=Release
     ;;
   clashing_names)
     # A second archive defines every internal name of this one; both are linked, in either order.

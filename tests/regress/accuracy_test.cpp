@@ -54,7 +54,9 @@ TEST_P(AccuracyTest, ScoresOfLikeProducts) {
   for (const char *gain : {"0.7", "0.83", "0.96"})
     for (const char *queries : {"1", "4", "5", "60"})
       for (const char *dims : {"64", "256", "512", "576"})
-        expect_right(std::string("skv=9 dv=3 dist=ones lse=1 gain=") + gain + " sq=" + queries + " dk=" + dims, level());
+        for (const char *types : {"", " type=bf16 tout=f32"})
+          expect_right(std::string("skv=9 dv=3 dist=ones lse=1 gain=") + gain + " sq=" + queries + " dk=" + dims + types,
+                       level());
 }
 
 // Ordinary inputs: a few 1e-6 of the largest value, and the mean of all errors next to nothing.

@@ -171,6 +171,35 @@ TEST_P(Bf16ProductsTest, WhatIsNotFiniteShowsInItsRowAlone) {
   });
 }
 
+// Where a query and a key stand, among how many, is nothing to their score: with queries that are alike and keys that are, every weight has the
+// same bits. Values of 1 for a key each show them.
+TEST_P(Bf16ProductsTest, OfLikeQueriesAndKeysAreAlike) {
+  const auto context = this->context();
+  for (const int64_t dims : kDims) {
+    for (int64_t keys = 1; keys <= 24; ++keys) {  // up to three tiles, and every piece of one
+      Call call({1, 1, 1, 60, keys, dims, keys});
+      Elements q(FOVEA_BF16, call.q), k(FOVEA_BF16, call.k);
+      for (int64_t d = 0; d < dims; ++d) {
+        for (int64_t i = 0; i < 60; ++i) q.set(size_t(i * dims + d), 1.5 - 0.37 * double(d % 7));
+        for (int64_t j = 0; j < keys; ++j) k.set(size_t(j * dims + d), 1 + 0.43 * double(d % 5));
+      }
+      q.become(&call.params.q);
+      k.become(&call.params.k);
+      for (int64_t j = 0; j < keys; ++j)
+        for (int64_t d = 0; d < keys; ++d) call.v[size_t(j * keys + d)] = j == d ? 1.0f : 0.0f;
+      call.params.scale = 1;
+      ASSERT_EQ(call.run(context.get()), FOVEA_OK) << fovea_last_error();
+      ASSERT_NEAR(call.out_at(0, 0, 0, 0), 1 / double(keys), 0x1p-22);
+      for (int64_t i = 0; i < 60; ++i) {
+        ASSERT_EQ(call.lse_at(0, 0, i), call.lse_at(0, 0, 0)) << "row " << i << " of " << dims << " dims, " << keys << " keys";
+        for (int64_t j = 0; j < keys; ++j)
+          ASSERT_EQ(call.out_at(0, 0, i, j), call.out_at(0, 0, 0, 0))
+              << "row " << i << ", key " << j << " of " << keys << ", " << dims << " dims";
+      }
+    }
+  }
+}
+
 // Subnormal numbers and products count as 0 or as what they are: next to nothing beside another product, and no NaN.
 TEST_P(Bf16ProductsTest, NextToNothingChangesNothing) {
   for_every_shape([](const fovea_context *context, int64_t rows, int64_t dims, const Layout &layout) {

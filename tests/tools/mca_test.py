@@ -48,11 +48,10 @@ class Loops(unittest.TestCase):
     def test_code_without_a_loop_has_none(self):
         self.assertEqual(mca.hottest_loop(self.bodies[list(self.bodies)[1]]), [])
 
-    def test_hand_written_tiles_have_24_accumulators(self):
-        for tile in (mca.bfdot_tile, mca.bfmmla_tile):
-            for sve in (False, True):
-                accumulators = {line.split()[1] for line in tile(sve) if mca.is_multiply_add(line)}
-                self.assertEqual((len(accumulators), mca.multiply_adds(tile(sve))), (24, 24))
+    def test_the_hand_written_tile_has_24_accumulators(self):
+        for sve in (False, True):
+            accumulators = {line.split()[1] for line in mca.bfdot_tile(sve) if mca.is_multiply_add(line)}
+            self.assertEqual((len(accumulators), mca.multiply_adds(mca.bfdot_tile(sve))), (24, 24))
 
 
 if __name__ == "__main__":

@@ -866,7 +866,7 @@ TEST(Context, EnvironmentNamesALevelWhereTheOptionsDoNot) {
 TEST(Context, AnUnusableLevelIsAnErrorThatSaysWhy) {
   int refused = 0;
   for (fovea_isa level : {FOVEA_ISA_AVX2, FOVEA_ISA_AVX512, FOVEA_ISA_AVX512_BF16, FOVEA_ISA_AVX512_FP16, FOVEA_ISA_AMX,
-                          FOVEA_ISA_NEON, FOVEA_ISA_NEON_BF16, FOVEA_ISA_SVE}) {
+                          FOVEA_ISA_NEON, FOVEA_ISA_NEON_BF16, FOVEA_ISA_SVE, FOVEA_ISA_SVE_BF16}) {
     const std::string refusal = fovea_isa_refusal(level);
     if (refusal.empty()) continue;
     ++refused;

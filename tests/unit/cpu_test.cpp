@@ -196,22 +196,26 @@ CpuFeatures detect_arm(
   return detect_features(source);
 }
 
-constexpr uint64_t kAsimd = 1u << 1, kSve = 1u << 22, kSve2 = 1u << 1, kI8mm = 1u << 13, kBf16 = 1u << 14;
+constexpr uint64_t kAsimd = 1u << 1, kSve = 1u << 22, kSve2 = 1u << 1, kSveBf16 = 1u << 12, kI8mm = 1u << 13, kBf16 = 1u << 14;
 
 TEST(CpuFeatures, ArmBitsDecideTheirOwnFeatures) {
   const CpuFeatures none = detect_arm(0, 0);
-  EXPECT_FALSE(none.neon || none.sve || none.sve2 || none.i8mm || none.bf16);
-  const CpuFeatures all = detect_arm(kAsimd | kSve, kSve2 | kI8mm | kBf16);
-  EXPECT_TRUE(all.neon && all.sve && all.sve2 && all.i8mm && all.bf16);
+  EXPECT_FALSE(none.neon || none.sve || none.sve2 || none.sve_bf16 || none.i8mm || none.bf16);
+  const CpuFeatures all = detect_arm(kAsimd | kSve, kSve2 | kSveBf16 | kI8mm | kBf16);
+  EXPECT_TRUE(all.neon && all.sve && all.sve2 && all.sve_bf16 && all.i8mm && all.bf16);
 }
 
 TEST(CpuFeatures, Sve2DoesNotImplyBf16) {
   const CpuFeatures f = detect_arm(kAsimd | kSve, kSve2);
   EXPECT_TRUE(f.sve && f.sve2);
-  EXPECT_FALSE(f.bf16 || f.i8mm);
+  EXPECT_FALSE(f.bf16 || f.sve_bf16 || f.i8mm);
 }
 
-TEST(CpuFeatures, Sve2WithoutSveIsNotUsable) { EXPECT_FALSE(detect_arm(kAsimd, kSve2).sve2); }
+TEST(CpuFeatures, ExtensionsOfSveAreNotUsableWithoutIt) {
+  const CpuFeatures f = detect_arm(kAsimd, kSve2 | kSveBf16 | kBf16);
+  EXPECT_FALSE(f.sve2 || f.sve_bf16);
+  EXPECT_TRUE(f.bf16);
+}
 
 TEST(CpuFeatures, TheVectorLengthIsAskedForWhereThereIsSve) {
   EXPECT_EQ(detect_arm(kAsimd | kSve, 0).sve_bits, 256);

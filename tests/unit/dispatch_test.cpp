@@ -31,8 +31,10 @@ TEST(Levels, KnownOnesStartWithScalarAndRiseInQuality) {
   for (const int32_t bits : {0, 128, 256, 2048}) {
     f.sve_bits = bits;
     const bool longer = bits > 128;
-    EXPECT_EQ(known(f), longer ? (std::vector<int32_t>{FOVEA_ISA_SCALAR, FOVEA_ISA_NEON, FOVEA_ISA_NEON_BF16, FOVEA_ISA_SVE})
-                               : (std::vector<int32_t>{FOVEA_ISA_SCALAR, FOVEA_ISA_SVE, FOVEA_ISA_NEON, FOVEA_ISA_NEON_BF16}))
+    EXPECT_EQ(
+        known(f),
+        longer ? (std::vector<int32_t>{FOVEA_ISA_SCALAR, FOVEA_ISA_NEON, FOVEA_ISA_NEON_BF16, FOVEA_ISA_SVE, FOVEA_ISA_SVE_BF16})
+               : (std::vector<int32_t>{FOVEA_ISA_SCALAR, FOVEA_ISA_SVE, FOVEA_ISA_SVE_BF16, FOVEA_ISA_NEON, FOVEA_ISA_NEON_BF16}))
         << bits;
   }
 #else
@@ -42,8 +44,9 @@ TEST(Levels, KnownOnesStartWithScalarAndRiseInQuality) {
 
 TEST(Levels, NamesAreDistinctAndReadBack) {
   std::set<std::string> names;
-  for (int32_t level : {FOVEA_ISA_AUTO, FOVEA_ISA_SCALAR, FOVEA_ISA_AVX2, FOVEA_ISA_AVX512, FOVEA_ISA_AVX512_BF16,
-                        FOVEA_ISA_AVX512_FP16, FOVEA_ISA_AMX, FOVEA_ISA_NEON, FOVEA_ISA_NEON_BF16, FOVEA_ISA_SVE}) {
+  for (int32_t level :
+       {FOVEA_ISA_AUTO, FOVEA_ISA_SCALAR, FOVEA_ISA_AVX2, FOVEA_ISA_AVX512, FOVEA_ISA_AVX512_BF16, FOVEA_ISA_AVX512_FP16,
+        FOVEA_ISA_AMX, FOVEA_ISA_NEON, FOVEA_ISA_NEON_BF16, FOVEA_ISA_SVE, FOVEA_ISA_SVE_BF16}) {
     EXPECT_TRUE(names.insert(level_name(level)).second) << level;
     EXPECT_EQ(level_from_name(level_name(level)), level);
   }
@@ -172,6 +175,19 @@ TEST(Levels, NeonBf16IsChosenWhereVectorsAreNoLonger) {
   }
 }
 
+TEST(Levels, SveBf16IsChosenWhereVectorsAreLongerAndHaveItsKernel) {
+  if (!level_compiled(FOVEA_ISA_SVE_BF16)) GTEST_SKIP() << "no BF16 for SVE in this build";
+  for (const int32_t bits : {128, 256, 512}) {
+    CpuFeatures f = with_sve(bits);
+    f.bf16 = true;
+    EXPECT_STREQ(level_refusal(FOVEA_ISA_SVE_BF16, f), "this CPU has no BF16 for SVE");
+    f.sve_bf16 = true;
+    EXPECT_STREQ(level_refusal(FOVEA_ISA_SVE_BF16, f),
+                 bits == 256 ? "" : "this CPU's vectors have a length for which no kernel is built");
+    EXPECT_EQ(best_level(f), bits == 128 ? FOVEA_ISA_NEON_BF16 : bits == 256 ? FOVEA_ISA_SVE_BF16 : FOVEA_ISA_SVE) << bits;
+  }
+}
+
 TEST(Levels, SveIsRefusedWithoutItsFeatureOrItsBase) {
   if (!level_compiled(FOVEA_ISA_SVE)) GTEST_SKIP() << "no SVE in this build";
   CpuFeatures f = with_sve(256);
@@ -214,6 +230,12 @@ TEST(Levels, AreRefusedOnAPerfectMachineOnlyWhereTheyHaveNoKernel) {
         << level_name(level);
 }
 
+// SVE's objects have the length of their vectors behind it.
+std::string level_of_object(std::string object) {
+  if (object.rfind("sve", 0) == 0) object.erase(3, object.find_first_not_of("0123456789", 3) - 3);
+  return object;
+}
+
 TEST(Registry, EveryKernelIsWhatItsLineSays) {
   const struct {
     const char *object, *operation, *types;
@@ -227,9 +249,9 @@ TEST(Registry, EveryKernelIsWhatItsLineSays) {
   ASSERT_EQ(kernel_entries(&entries), int32_t(sizeof lines / sizeof *lines));
   for (const auto &line : lines) {
     const KernelEntry &entry = entries[&line - lines];
-    const std::string name = std::string(line.object) + "/" + line.operation + "/" + line.types, level = level_name(entry.level);
+    const std::string name = std::string(line.object) + "/" + line.operation + "/" + line.types;
     EXPECT_EQ(std::string(entry.kernel->name).rfind(name, 0), 0u) << entry.kernel->name;
-    EXPECT_EQ(name.substr(0, level == "sve" ? 3 : name.find('/')), level);
+    EXPECT_EQ(level_of_object(line.object), level_name(entry.level));
     EXPECT_STREQ(entry.operation, line.operation);
     EXPECT_STREQ(entry.types, line.types);
     EXPECT_EQ(entry.kernel->shape.panel_rows, line.rows) << name;
@@ -241,10 +263,16 @@ TEST(Registry, EveryKernelIsWhatItsLineSays) {
 // Levels whose own kernels are for bfloat16, and what they leave the rest to.
 constexpr struct {
   int32_t level, base;
-} kBf16Levels[] = {{FOVEA_ISA_AVX512_BF16, FOVEA_ISA_AVX512}, {FOVEA_ISA_NEON_BF16, FOVEA_ISA_NEON}};
+} kBf16Levels[] = {
+    {FOVEA_ISA_AVX512_BF16, FOVEA_ISA_AVX512}, {FOVEA_ISA_NEON_BF16, FOVEA_ISA_NEON}, {FOVEA_ISA_SVE_BF16, FOVEA_ISA_SVE}};
 
 TEST(Registry, Bf16IsMultipliedAsSuchWhereQueriesAndKeysBothAreBf16) {
-  const auto name = [](int32_t level, const Problem &problem) { return std::string(select_kernel(level, {}, problem)->name); };
+  CpuFeatures features = {};
+  features.sve_bits = 256;
+  const auto name = [&](int32_t level, const Problem &problem) {
+    const std::string kernel = select_kernel(level, features, problem)->name;
+    return level_of_object(kernel.substr(0, kernel.find('/'))) + kernel.substr(kernel.find('/'));
+  };
   for (const auto &of : kBf16Levels) {
     if (!level_compiled(of.level)) continue;
     const std::string floats = level_name(of.base) + std::string("/prefill/f32"),
@@ -277,7 +305,7 @@ TEST(Registry, EveryCompiledLevelHasAKernelOfItsOwn) {
     ASSERT_EQ(kernel != nullptr, level_compiled(level)) << level_name(level);
     if (!kernel) continue;
     const std::string name = kernel->name;
-    EXPECT_EQ(name.substr(0, name.find('/')), level == FOVEA_ISA_SVE ? "sve256" : level_name(level));
+    EXPECT_EQ(level_of_object(name.substr(0, name.find('/'))), level_name(level));
   }
 }
 

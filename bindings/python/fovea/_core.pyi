@@ -11,7 +11,7 @@ class Context:
     A level of instructions and a number of threads.
 
     Args:
-        isa: "scalar", "avx2", "avx512", "avx512_bf16", "neon", "neon_bf16" or "sve". None: what the environment variable FOVEA_ISA
+        isa: "scalar", "avx2", "avx512", "avx512_bf16", "neon", "neon_bf16", "sve" or "sve_bf16". None: what the environment variable FOVEA_ISA
             names, or the best that this CPU and OS allow. A level that is not to be had is an error, never a fallback.
         threads: 1 to 8192. None: the least of OMP_NUM_THREADS, the CPUs that this process may run on and the CPU quota of its control group.
 
@@ -47,7 +47,8 @@ def attention(q: Array, k: Array, v: Array, *, out: Array | None = None, lse: Ar
         q: [batch, head, seq, dim_k], or without batch, or without batch and head; float32, float16 or bfloat16.
         k, v: [batch, head, seq, dim]; the heads of q are a multiple of theirs. Types as q in any mix, or int8 with k_scale and v_scale,
             or the bytes (uint8) of ggml's blocks with k_type and v_type.
-        out: written in place of a new array of the type and shape of q with the dims of v; of any float type.
+        out: written in place of a new array of the type and shape of q with the dims of v; of any float type. A new tensor has the order of
+            q's axes in memory.
         return_lse, lse: return the natural log of the sum of exp(score), float32 [batch, head, seq], too; written into lse if that is given.
         return_weights, weights: return the softmax matrix, float32 [batch, head, seq_q, seq_kv], too; written into weights if that is given.
         scale: default 1/sqrt(dim_k).

@@ -7,53 +7,81 @@
 
 import collections
 import contextlib
-import functools
 import logging
 import threading
 
 import torch
+from torch import get_num_threads
+from torch._C import _get_tracing_state, _is_torch_function_mode_enabled, _len_torch_dispatch_stack
+from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import _profiler_enabled
+from torch.compiler import is_dynamo_compiling
 
 from . import _core
+from .errors import Error
 
 __all__ = ["attention", "disable", "enable", "enabled", "reset_stats", "scaled_dot_product_attention", "stats"]
 
+_PLAIN = torch.Tensor, torch.nn.Parameter
 _TYPES = torch.float32, torch.float16, torch.bfloat16
 _pytorch = torch.nn.functional.scaled_dot_product_attention
 _lock = threading.Lock()
-_calls = 0
+_calls_before = 0
 _fallbacks = collections.Counter()
+_contexts = {}  # by PyTorch's number of threads
 
 
-@functools.lru_cache(maxsize=None)
-def _context(threads):
-    return _core.Context(threads=min(threads, _core.info()["threads"]))
+def _compute(q, k, v, mask=None, sinks=None, seqlens_kv=None, scale=None, softcap=None, causal=False, align=None, window_left=-1,
+             window_right=-1, tokens_first=False):
+    return _core._tensor_attention(q, k, v, mask, sinks, seqlens_kv, scale, softcap, causal, align, window_left, window_right,
+                                   tokens_first, _contexts.get(get_num_threads()) or _new_context())
 
 
-def _new_out(q, v):
-    """The axes of q, and their order in memory, as PyTorch's own kernel gives them: the layer that follows reads it without a copy."""
+def _new_context():
+    threads = get_num_threads()
+    return _contexts.setdefault(threads, _core.Context(threads=min(threads, _core.info()["threads"])))
+
+
+def _shape_result(q, k, v, *options, **more_options):
+    """A result of _compute() as far as torch.compile() looks at it: the axes of q, in memory in the order of q's too."""
+    if q.size(-1) == v.size(-1):
+        return torch.empty_like(q)
     if q.dim() == 4 and q.stride(1) < q.stride(2):
         return q.new_empty((q.size(0), q.size(2), q.size(1), v.size(-1))).transpose(1, 2)
     return q.new_empty((*q.shape[:-1], v.size(-1)))
 
 
-@torch.library.custom_op("fovea::attention", mutates_args=(), device_types="cpu")
-def _operator(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None, sinks: torch.Tensor | None = None,
-              seqlens_kv: torch.Tensor | None = None, scale: float | None = None, softcap: float | None = None,
-              causal: bool = False, align: str | None = None, window_left: int = -1, window_right: int = -1) -> torch.Tensor:
-    global _calls
-    out = _core.attention(q, k, v, out=_new_out(q, v), mask=mask, sinks=sinks, seqlens_kv=seqlens_kv, scale=scale, softcap=softcap,
-                          causal=causal, align=align, window=(window_left, window_right), context=_context(torch.get_num_threads()))
-    with _lock:
-        _calls += 1
-    return out
+def _refuse_gradients(context, gradient):
+    raise RuntimeError("fovea::attention has no gradients: call it under torch.no_grad(), or train with PyTorch's own function")
 
 
-@_operator.register_fake
-def _(q, k, v, *options, **more_options):
-    return _new_out(q, v)
+# Less than torch.library.custom_op(), whose own Python takes longer than a short call.
+_library = torch.library.Library("fovea", "DEF")
+_library.define("attention(Tensor q, Tensor k, Tensor v, Tensor? mask=None, Tensor? sinks=None, Tensor? seqlens_kv=None, "
+                "float? scale=None, float? softcap=None, bool causal=False, str? align=None, SymInt window_left=-1, "
+                "SymInt window_right=-1) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
+_library.impl("attention", _compute, "CPU")
+torch.library.register_fake("fovea::attention", _shape_result, lib=_library)
+torch.library.register_autograd("fovea::attention", _refuse_gradients, lib=_library)
+_operator = torch.ops.fovea.attention.default
 
 
-_attention = torch.ops.fovea.attention.default
+def call_operator(q, k, v, mask, sinks, seqlens_kv, scale, softcap, causal, align, window_left, window_right, tokens_first=False):
+    """The operator; tokens_first: transposed to [batch, seq, head, dim].
+
+    Where PyTorch's dispatcher would do nothing but call _compute(), that is called here: the way through takes longer than a short call. It would
+    do more where a graph is made of the call, a mode, a transform or a profiler looks at it, or a tensor is of a class of its own.
+    """
+    if (not is_dynamo_compiling() and not _len_torch_dispatch_stack() and not _is_torch_function_mode_enabled() and
+            peek_interpreter_stack() is None and _get_tracing_state() is None and not _profiler_enabled() and
+            type(q) in _PLAIN and type(k) in _PLAIN and type(v) in _PLAIN and (mask is None or type(mask) in _PLAIN) and
+            (sinks is None or type(sinks) in _PLAIN) and (seqlens_kv is None or type(seqlens_kv) in _PLAIN)):
+        try:
+            return _compute(q, k, v, mask, sinks, seqlens_kv, scale, softcap, causal, align, window_left, window_right, tokens_first)
+        except Error:
+            pass  # gradients and negated views are the dispatcher's; what is wrong the operator refuses in the same words
+    out = _operator(q, k, v, mask, sinks, seqlens_kv, scale, softcap, causal, align, window_left, window_right)
+    return out.transpose(1, 2) if tokens_first else out
 
 
 def attention(q, k, v, *, mask=None, sinks=None, seqlens_kv=None, scale=None, softcap=None, causal=False, align=None,
@@ -63,8 +91,9 @@ def attention(q, k, v, *, mask=None, sinks=None, seqlens_kv=None, scale=None, so
     Arguments are tensors on the CPU and otherwise those of fovea.attention(); threads are at most torch.get_num_threads(). A backward pass
     through the operator is an error.
     """
-    left, right = (-1 if bound is None else bound for bound in window)
-    return _attention(q, k, v, mask, sinks, seqlens_kv, scale, softcap, causal, align, left, right)
+    left, right = window
+    return call_operator(q, k, v, mask, sinks, seqlens_kv, scale, softcap, causal, align, -1 if left is None else left,
+                         -1 if right is None else right)
 
 
 def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
@@ -88,7 +117,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
                         enable_gqa=enable_gqa)
     batch, heads_q, heads_kv = shape
     if query.dim() == 4 and key.shape[:1] == value.shape[:1] == batch:
-        return _attention(query, key, value, attn_mask, None, None, scale, None, is_causal, "top-left", -1, -1)
+        return call_operator(query, key, value, attn_mask, None, None, scale, None, is_causal, "top-left", -1, -1)
 
     def as_four_axes(x, heads):
         x = x.expand(*batch, heads, *x.shape[-2:])
@@ -97,7 +126,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     q, k, v = as_four_axes(query, heads_q), as_four_axes(key, heads_kv), as_four_axes(value, heads_kv)
     if attn_mask is not None and attn_mask.dim() > 4:
         attn_mask = as_four_axes(attn_mask, attn_mask.size(-3))
-    out = _attention(q, k, v, attn_mask, None, None, scale, None, is_causal, "top-left", -1, -1)
+    out = call_operator(q, k, v, attn_mask, None, None, scale, None, is_causal, "top-left", -1, -1)
     if query.dim() == 2:
         return out[0, 0]
     return out.reshape(*batch, heads_q, *out.shape[-2:])
@@ -196,11 +225,11 @@ def enabled():
 def stats():
     """{"calls": how many the operator computed, "fallbacks": {reason: how many PyTorch served}}, since reset_stats()."""
     with _lock:
-        return {"calls": _calls, "fallbacks": dict(_fallbacks)}
+        return {"calls": _core._tensor_calls() - _calls_before, "fallbacks": dict(_fallbacks)}
 
 
 def reset_stats():
-    global _calls
+    global _calls_before
     with _lock:
-        _calls = 0
+        _calls_before = _core._tensor_calls()
         _fallbacks.clear()

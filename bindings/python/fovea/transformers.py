@@ -10,7 +10,7 @@ from transformers.masking_utils import bidirectional_mask_function, causal_mask_
 from transformers.utils.import_utils import is_tracing
 
 from .errors import Status, UnsupportedError
-from .torch import attention
+from .torch import call_operator
 
 __all__ = ["register"]
 
@@ -74,20 +74,21 @@ def _attend(module, query, key, value, attention_mask, dropout=0.0, scaling=None
     if dropout:
         raise UnsupportedError(Status.UNSUPPORTED, "dropout: is not to be had; call the model in eval()")
     causal = bool(is_causal if is_causal is not None else getattr(module, "is_causal", True))
-    mask = lengths = window = None
-    kind = None if attention_mask is None else attention_mask.dtype
-    if kind == _LENGTHS:
-        causal, lengths = True, attention_mask.flatten()
-    elif kind in (_CAUSAL, _WINDOW):
-        causal = True
-        mask = attention_mask.view(torch.bool) if attention_mask.shape[-1] else None
-        if kind == _WINDOW:
-            window = sliding_window if sliding_window is not None else module.config.sliding_window
-    elif kind is not None:
-        causal, mask = False, attention_mask
+    mask = lengths = None
+    left = -1  # no bound
+    if attention_mask is not None:
+        kind = attention_mask.dtype
+        if kind == _LENGTHS:
+            causal, lengths = True, attention_mask.flatten()
+        elif kind in (_CAUSAL, _WINDOW):
+            causal = True
+            mask = attention_mask.view(torch.bool) if attention_mask.shape[-1] else None
+            if kind == _WINDOW:
+                left = (sliding_window if sliding_window is not None else module.config.sliding_window) - 1
+        else:
+            causal, mask = False, attention_mask
     if position_bias is not None:
         mask = position_bias if mask is None else (
             torch.where(mask, position_bias, float("-inf")) if mask.dtype == torch.bool else mask + position_bias)
-    out = attention(query, key, value, mask=mask, sinks=s_aux, seqlens_kv=lengths, scale=scaling, softcap=softcap, causal=causal,
-                    align="bottom-right", window=(None if window is None else window - 1, None))
-    return out.transpose(1, 2), None
+    out = call_operator(query, key, value, mask, s_aux, lengths, scaling, softcap, causal, "bottom-right", left, -1, tokens_first=True)
+    return out, None

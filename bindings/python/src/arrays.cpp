@@ -2,8 +2,10 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include "core/float_bits.h"
 #include "error.h"
@@ -246,6 +248,11 @@ Array view_other(const char *name, nb::handle object) {
   return view_dlpack(name, tensor, known.library);
 }
 
+nb::object checked(PyObject *made) {
+  if (!made) throw nb::python_error();
+  return nb::steal(made);
+}
+
 // The dtypes of results, by the names that NumPy, ml_dtypes and PyTorch have for them.
 nb::object dtype(Library library, ElementType type) {
   if (library == Library::kTorch) return loaded_module("torch").attr(name_of(type));
@@ -382,13 +389,38 @@ std::string format_shape(const int64_t *shape, int ndim) {
 }
 
 nb::object make_array(nb::handle like, const Array &like_view, ElementType type, const int64_t *shape, int ndim, bool zeroed) {
+  const nb::object sizes = nb::steal(PyTuple_New(ndim));
+  for (int a = 0; a < ndim; ++a) PyTuple_SetItem(sizes.ptr(), a, PyLong_FromLongLong(shape[a]));
   const bool same_type = like_view.type == type && like_view.library != Library::kOther;
+  if (same_type && like_view.library == Library::kTorch) {
+    static PyObject *const new_empty = PyUnicode_InternFromString("new_empty"), *const new_zeros =
+                                                                                    PyUnicode_InternFromString("new_zeros");
+    return checked(PyObject_CallMethodObjArgs(like.ptr(), zeroed ? new_zeros : new_empty, sizes.ptr(), nullptr));
+  }
   const nb::object of_type = same_type ? nb::object(like.attr("dtype")) : dtype(like_view.library, type);
-  nb::list sizes;
-  for (int a = 0; a < ndim; ++a) sizes.append(shape[a]);
   const nb::object library =
       like_view.library == Library::kTorch ? loaded_module("torch") : nb::object(nb::module_::import_("numpy"));
-  return library.attr(zeroed ? "zeros" : "empty")(nb::tuple(sizes), nb::arg("dtype") = of_type);
+  return library.attr(zeroed ? "zeros" : "empty")(sizes, nb::arg("dtype") = of_type);
+}
+
+nb::object make_out(nb::handle q, const Array &q_view, int64_t last_axis, bool zeroed) {
+  const int last = q_view.ndim - 1;
+  int64_t shape[kMaxAxes];
+  std::copy(q_view.shape, q_view.shape + last, shape);
+  shape[last] = last_axis;
+  if (q_view.library == Library::kTorch) {
+    if (last_axis == q_view.shape[last]) {
+      static PyObject *const empty_like = nb::object(loaded_module("torch").attr("empty_like")).release().ptr();
+      static PyObject *const zeros_like = nb::object(loaded_module("torch").attr("zeros_like")).release().ptr();
+      return checked(PyObject_CallFunctionObjArgs(zeroed ? zeros_like : empty_like, q.ptr(), nullptr));
+    }
+    const auto stride = [&](int axis) { return nb::cast<int64_t>(q.attr("stride")(axis)); };
+    if (last == 3 && stride(1) < stride(2)) {
+      std::swap(shape[1], shape[2]);
+      return make_array(q, q_view, q_view.type, shape, last + 1, zeroed).attr("transpose")(1, 2);
+    }
+  }
+  return make_array(q, q_view, q_view.type, shape, last + 1, zeroed);
 }
 
 Numbers<int32_t> integers(const char *name, nb::handle object, int ndim) {

@@ -43,6 +43,9 @@ std::string format_shape(const int64_t *shape, int ndim);
 
 // A new array of the library that like is of (NumPy's for others) with the element type given. zeroed: else its elements are anything.
 nb::object make_array(nb::handle like, const Array &like_view, ElementType type, const int64_t *shape, int ndim, bool zeroed);
+// The same of the shape and type of q but for its last axis. A tensor's has the order of q's axes in memory too, as PyTorch's own function
+// gives it: the layer that follows reads it without a copy.
+nb::object make_out(nb::handle q, const Array &q_view, int64_t last_axis, bool zeroed);
 
 // A list or tuple of numbers, or an array of at most two axes, as the contiguous int32 or float32 numbers that the library reads: where
 // the array is that already, its own memory.

@@ -14,7 +14,7 @@ namespace {
 class Call {
  public:
   explicit Call(const AttentionArguments &arguments) : a_(arguments), context_(context_or_standard(arguments.context)) {
-    layout_ = layout_named(a_.layout);
+    out_layout_ = layout_ = layout_named(a_.layout);
     q_array_ = view("q", a_.q);
     k_array_ = view("k", a_.k);
     v_array_ = view("v", a_.v);
@@ -32,6 +32,14 @@ class Call {
     if (!a_.sinks.is_none()) p_.sinks = read_per_head("sinks", a_.sinks, &sinks_);
     wants_lse_ = truth("return_lse", a_.return_lse) || !a_.lse.is_none();
     wants_weights_ = truth("return_weights", a_.return_weights) || !a_.weights.is_none();
+  }
+
+  // Into a new tensor of [batch, seq, head, dim].
+  nb::object run_tokens_first() {
+    const int64_t shape[4] = {q_.size[0], q_.size[2], q_.size[1], v_.size[3]};
+    out_ = make_array(a_.q, q_array_, q_array_.type, shape, 4, false);
+    out_layout_ = Layout::kBshd;
+    return run();
   }
 
   nb::object run() {
@@ -216,19 +224,14 @@ class Call {
   void place_outputs(bool allocate) {
     // Rows that no entry has are not written: in arrays of the caller's they keep what they hold, in new ones they are empty rows.
     const bool has_gaps = p_.seqlens_q || packed_q();
-    int64_t shape[4];
-    out_ = a_.out.is_none() ? nb::object() : nb::borrow(a_.out);
-    if (!out_ && allocate) {
-      std::copy(q_array_.shape, q_array_.shape + q_.ndim, shape);
-      shape[q_.ndim - 1] = p_.dim_v;
-      out_ = make_array(a_.q, q_array_, q_array_.type, shape, q_.ndim, has_gaps);
-    }
+    if (!a_.out.is_none()) out_ = nb::borrow(a_.out);
+    if (!out_ && allocate) out_ = make_out(a_.q, q_array_, p_.dim_v, has_gaps);
     p_.out.dtype = q_.t.dtype;
     p_.out.data = &out_array_;  // an address for calls that are only described
     if (out_) {
       out_array_ = view("out", out_);
       require_writable("out", out_array_);
-      const Tensor out = activation_tensor("out", out_array_, layout_);
+      const Tensor out = activation_tensor("out", out_array_, out_layout_);
       const int64_t wanted[4] = {q_.size[0], p_.heads_q, p_.seq_q, p_.dim_v};
       require_shape("out", out, wanted, q_.ndim);
       p_.out = out.t;
@@ -285,7 +288,7 @@ class Call {
 
   const AttentionArguments &a_;
   const Context &context_;
-  Layout layout_;
+  Layout layout_, out_layout_;
   fovea_params p_ = {};
   Tensor q_, k_, v_;
   Array q_array_ = {}, k_array_ = {}, v_array_ = {}, k_scale_ = {}, v_scale_ = {}, mask_ = {}, out_array_ = {}, lse_array_ = {},
@@ -297,9 +300,26 @@ class Call {
   float described_lse_ = 0;
 };
 
+int64_t tensor_calls_so_far = 0;  // the GIL guards it
+
 }  // namespace
 
 nb::object attention(const AttentionArguments &arguments) { return Call(arguments).run(); }
+
+nb::object tensor_attention(const TensorArguments &a) {
+  static PyObject *const layout = PyUnicode_InternFromString("bhsd");
+  const nb::handle none = Py_None, no = Py_False;
+  const nb::object window = nb::make_tuple(a.window_left, a.window_right);
+  AttentionArguments all = {a.q,      a.k,     a.v,    none,   none, none,    no,     no,           a.scale, a.softcap,
+                            a.causal, a.align, window, a.mask, none, a.sinks, none,   a.seqlens_kv, none,    none,
+                            none,     none,    none,   none,   none, none,    layout, a.context};
+  Call call(all);
+  nb::object out = truth("tokens_first", a.tokens_first) ? call.run_tokens_first() : call.run();
+  ++tensor_calls_so_far;
+  return out;
+}
+
+int64_t tensor_calls() { return tensor_calls_so_far; }
 
 nb::object explain(const AttentionArguments &arguments) { return Call(arguments).explain(); }
 

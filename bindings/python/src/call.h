@@ -44,6 +44,14 @@ nb::object attention(const AttentionArguments &arguments);
 nb::object explain(const AttentionArguments &arguments);
 nb::object seconds_per_call(const AttentionArguments &arguments);
 
+// The same of tensors, for fovea/torch.py: arguments by position, which are read in a fraction of the time of those by name. tokens_first:
+// whether the result is [batch, seq, head, dim], as layers of transformers have it, else it has the axes of q.
+struct TensorArguments {
+  nb::handle q, k, v, mask, sinks, seqlens_kv, scale, softcap, causal, align, window_left, window_right, tokens_first, context;
+};
+nb::object tensor_attention(const TensorArguments &arguments);
+int64_t tensor_calls();  // how many were computed
+
 // fovea.kv_append().
 struct AppendArguments {
   nb::handle k, v, k_new, v_new, start, count, block_table, k_scale, v_scale, k_type, v_type, layout, context;

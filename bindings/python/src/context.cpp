@@ -30,7 +30,7 @@ int32_t default_threads() {
 }
 
 fovea_isa level_named(const std::string &name) {
-  for (fovea_isa isa = 0; isa <= FOVEA_ISA_SVE; ++isa)
+  for (fovea_isa isa = 0; isa <= FOVEA_ISA_SVE_BF16; ++isa)
     if (name != "unknown" && name == fovea_isa_name(isa)) return isa;
   fail(FOVEA_ERR_INVALID_ARGUMENT, "isa: \"%.100s\" is not the name of a level", name.c_str());
 }

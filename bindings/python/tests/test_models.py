@@ -10,6 +10,7 @@ import models  # noqa: E402
 
 SENTENCES = ["The cat sat on the mat.", "Short.", "A quick brown fox jumps over the lazy dog while the sun sets behind the hills.",
              "Attention weighs the values of all keys by how well each key fits the query, and adds them up."]
+TOKENS = 200
 QUESTIONS = ["What is the capital of France?", "Write two sentences about rivers and what they carry to the sea.", "Count from 1 to 10."]
 
 
@@ -60,9 +61,9 @@ def test_generated_tokens_are_those_of_eager_attention(smollm2, questions):
 
     @torch.inference_mode()
     def generate():
-        return model.generate(**batch, max_new_tokens=24, do_sample=False)[:, batch["input_ids"].shape[1]:]
+        return model.generate(**batch, max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False)[:, batch["input_ids"].shape[1]:]
 
     wanted, got = each_way(model, generate)
     assert torch.equal(got, wanted)
-    assert fovea.torch.stats()["calls"] == model.config.num_hidden_layers * got.shape[1]
+    assert fovea.torch.stats()["calls"] == model.config.num_hidden_layers * TOKENS
     assert "Paris" in tokenizer.decode(got[0])

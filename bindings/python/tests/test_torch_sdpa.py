@@ -279,6 +279,52 @@ def test_options_of_the_operator_are_those_of_attention(tensors):
     assert torch.equal(fovea.torch.attention(*tensors, **options), fovea.attention(*tensors, **options))
 
 
+def seen_by_a_mode(run):
+    class Mode(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, arguments=(), options=None):
+            seen.append(str(function))
+            return function(*arguments, **(options or {}))
+
+    seen = []
+    with Mode():
+        run()
+    return seen
+
+
+def seen_by_a_function_mode(run):
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, arguments=(), options=None):
+            seen.append(str(function))
+            return function(*arguments, **(options or {}))
+
+    seen = []
+    with Mode():
+        run()
+    return seen
+
+
+def seen_by_the_profiler(run):
+    with torch.profiler.profile() as profile:
+        run()
+    return [event.key.replace("::", ".") for event in profile.key_averages()]
+
+
+def seen_by_the_tracer(run):
+    return [str(torch.jit.trace(lambda x: run() * x, torch.ones(1), check_trace=False).graph).replace("::", ".")]
+
+
+@pytest.mark.parametrize("seen_by", [seen_by_a_mode, seen_by_a_function_mode, seen_by_the_profiler, seen_by_the_tracer])
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.* is deprecated")
+def test_who_looks_at_operators_sees_it(tensors, seen_by):
+    assert any("fovea.attention" in name for name in seen_by(lambda: fovea.torch.attention(*tensors)))
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_what_a_transform_has_wrapped_is_not_read_as_it_lies(tensors):
+    got = torch.func.vmap(fovea.torch.attention)(*(x[:, None] for x in tensors))
+    assert torch.equal(got[:, 0], fovea.attention(*tensors))
+
+
 def test_views_that_negate_their_memory(tensors):
     q, k, v = tensors
     negated = torch.complex(k, k).conj().imag

@@ -250,6 +250,19 @@ def test_compiled_models_have_no_break(name):
     assert fovea.torch.stats()["calls"] == 4
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_models_of_16_bits_are_as_near_to_float32_as_with_eager_attention(dtype):
+    model = model_of(DECODERS["llama"]())
+    ids, mask = padded()
+
+    def logits(model):
+        return model(ids, attention_mask=mask).logits.float()
+
+    wanted = logits(model)
+    got, eager = ((logits - wanted)[mask.bool()].square().mean().sqrt() for logits in by_both(model.to(dtype), logits))
+    assert got <= 1.25 * eager
+
+
 def test_a_backward_pass_is_refused():
     model = model_of(DECODERS["llama"]()).requires_grad_(True)
     model.set_attn_implementation("fovea")

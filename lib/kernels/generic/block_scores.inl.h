@@ -169,7 +169,7 @@ class BlockScores {
   TileKeys tile_keys(int64_t key) const {
     if (block_.first <= key && key + kKeyTile <= block_.keys) return {block_.template key<Key>(key), block_.k_stride};
     const int end = key < block_.first ? 0 : 1;
-    const int64_t dims = whole_lanes<Simd>(task_.call->dim_k);
+    const int64_t dims = whole_steps<Simd>(task_.call->dim_k);
     if (block_.padded[end] == nullptr) {
       Key *padded = reinterpret_cast<Key *>(task_.padded_tiles) + end * kKeyTile * dims;
       for (int64_t j = 0; j < kKeyTile; ++j) {

@@ -31,7 +31,7 @@ template <class Simd>
 struct Panel {
   static constexpr int kRows = Simd::kPanelVectors * Simd::kLanes;
   SoftmaxState<Simd> state;
-  const float *queries;                // packed, times the scale: [dim_k / Dot::kDims][vectors * kLanes], or [row][padded_dim]
+  const float *queries;                // packed, times the scale: see multiply_dims() and pack_rows()
   float *out[kRows];                   // a row's output, or its place in scratch where the output's dims are strided
   float *sum[kRows];                   // a row's sums of the current chunk, where they are stored
   const char *mask[kRows];             // a row's mask, its entry for key 0

@@ -1,5 +1,5 @@
-// Scores of a panel: kKeyTile keys against the queries of a panel, queries in the lanes. K is read where it lies, one lane's worth of
-// elements broadcast a step; the panel is transposed and carries the scale, or its power of 2. Every score is the same sum over the dims in every
+// Scores of a panel: kKeyTile keys against the queries of a panel, queries in the lanes. K is read where it lies, the elements of a
+// step broadcast; the panel is transposed and carries the scale, or its power of 2. Every score is the same sum over the dims in every
 // tile shape, so its bits depend on its query and key alone.
 #pragma once
 #include "kernels/generic/simd.inl.h"
@@ -39,43 +39,59 @@ FOVEA_INLINE typename Simd::Vector maximum(const typename Simd::Vector (&s)[T]) 
 constexpr int64_t kDimRun = 64;
 constexpr int64_t kKeyRun = 64;  // likewise the keys of an output
 
-// dim_k as rows of Keys have it: what is left of a lane is 0.
+// dim_k as rows of Keys have it: what is left of a step is 0.
 template <class Simd>
-constexpr int64_t whole_lanes(int64_t dim_k) {
+constexpr int64_t whole_steps(int64_t dim_k) {
   return (dim_k + Simd::Dot::kDims - 1) / Simd::Dot::kDims * Simd::Dot::kDims;
 }
+// Likewise so many keys: the last stands in for what is left.
+template <class Simd>
+constexpr int whole_keys(int keys) {
+  return (keys + Simd::Dot::kKeys - 1) / Simd::Dot::kKeys * Simd::Dot::kKeys;
+}
 
-// acc[key][vector] = sum over the dims [begin, end), for T keys. panel: [dim_k / kDims][NV * kLanes].
+// acc[key][vector] = sum over the dims [begin, end), for T keys, each kKeys of them yet to be separated. panel:
+// [dim_k / kDims][NV][kKeys][kLanes].
 template <class Simd, int NV, int T>
 FOVEA_INLINE void multiply_dims(const typename Simd::Dot::Key *k, int64_t k_stride, const float *panel, int64_t begin,
-                                int64_t end, typename Simd::Vector (&acc)[T][NV]) {
+                                int64_t end, typename Simd::Vector (&acc)[whole_keys<Simd>(T)][NV]) {
   using Dot = typename Simd::Dot;
-  constexpr int L = Simd::kLanes;
-  repeat<T>(FOVEA_EACH(r) { repeat<NV>(FOVEA_EACH(v) { acc[r][v] = Simd::set1(0.0f); }); });
+  constexpr int L = Simd::kLanes, R = whole_keys<Simd>(T), K = Dot::kKeys;
+  repeat<R>(FOVEA_EACH(r) { repeat<NV>(FOVEA_EACH(v) { acc[r][v] = Simd::set1(0.0f); }); });
   for (int64_t i = begin / Dot::kDims; i * Dot::kDims < end; ++i) {
-    typename Simd::Vector q[NV];
-    repeat<NV>(FOVEA_EACH(v) { q[v] = Simd::load(panel + (i * NV + v) * L); });
-    repeat<T>(FOVEA_EACH(r) {
-      const auto key = Dot::broadcast(k + r * k_stride + i * Dot::kDims);
-      repeat<NV>(FOVEA_EACH(v) { acc[r][v] = Dot::add(q[v], key, acc[r][v]); });
+    typename Simd::Vector q[NV * K];
+    repeat<NV * K>(FOVEA_EACH(v) { q[v] = Simd::load(panel + (i * NV * K + v) * L); });
+    repeat<R / K>(FOVEA_EACH(g) {
+      constexpr int r = g * K;
+      const auto keys = Dot::broadcast(k + r * k_stride + i * Dot::kDims, r + 1 < T ? k_stride : 0);
+      repeat<NV * K>(FOVEA_EACH(v) { acc[r + v % K][v / K] = Dot::add(q[v], keys, acc[r + v % K][v / K]); });
     });
   }
 }
 
-// The same over all dims, in runs. The first run stands before the loop: compilers would spill the sums around it otherwise.
+// The same over all dims, in runs, and separated. The first run stands before the loop: compilers would spill the sums around it otherwise.
 template <class Simd, int NV, int T>
 FOVEA_INLINE void multiply_keys(const typename Simd::Dot::Key *k, int64_t k_stride, const float *panel, int64_t dim_k,
-                                typename Simd::Vector (&acc)[T][NV]) {
-  constexpr int L = Simd::kLanes;
+                                typename Simd::Vector (&acc)[whole_keys<Simd>(T)][NV]) {
+  using Dot = typename Simd::Dot;
+  constexpr int L = Simd::kLanes, R = whole_keys<Simd>(T), K = Dot::kKeys;
   multiply_dims<Simd, NV, T>(k, k_stride, panel, 0, smaller(kDimRun, dim_k), acc);
   for (int64_t begin = kDimRun; begin < dim_k; begin += kDimRun) {
-    alignas(64) float earlier[T * NV * L];
-    repeat<T>(FOVEA_EACH(r) { repeat<NV>(FOVEA_EACH(v) { Simd::store(earlier + (r * NV + v) * L, acc[r][v]); }); });
+    alignas(64) float earlier[R * NV * L];
+    repeat<R>(FOVEA_EACH(r) { repeat<NV>(FOVEA_EACH(v) { Simd::store(earlier + (r * NV + v) * L, acc[r][v]); }); });
     multiply_dims<Simd, NV, T>(k, k_stride, panel, begin, smaller(begin + kDimRun, dim_k), acc);
-    repeat<T>(FOVEA_EACH(r) {
+    repeat<R>(FOVEA_EACH(r) {
       repeat<NV>(FOVEA_EACH(v) { acc[r][v] = Simd::add(Simd::load(earlier + (r * NV + v) * L), acc[r][v]); });
     });
   }
+  repeat<R / K>(FOVEA_EACH(g) {
+    repeat<NV>(FOVEA_EACH(v) {
+      typename Simd::Vector sums[K];
+      repeat<K>(FOVEA_EACH(j) { sums[j] = acc[g * K + j][v]; });
+      Dot::separate(sums);
+      repeat<K>(FOVEA_EACH(j) { acc[g * K + j][v] = sums[j]; });
+    });
+  });
 }
 
 // The scores of a tile, as they are.

@@ -120,16 +120,21 @@ struct XsimdVector {
 };
 #endif
 
-// Products of queries and keys, dim by dim. Elements of keys may be of a type of their own, so narrow that the 32 bits of a lane hold kDims of them:
-// then so many neighbouring dims are multiplied at a time.
+// Products of queries and keys, dim by dim. Elements of keys may be of a narrower type of their own, so that kDims neighbouring dims are
+// multiplied at a time, and these of kKeys keys, one or two: then as many vectors hold the dims of a vector of queries, and as many sums the
+// scores against these keys, in an order of the instruction's own, until separate() makes them one vector of queries for each key.
+//
+//   pack(dims, queries)          exact where the dims are Keys
+//   broadcast(dims, next_key)    dims of a key, and of that next_key elements behind it
 template <class Simd>
 struct FloatDot {
   using Vector = typename Simd::Vector;
   using Key = float;
-  static constexpr int kDims = 1;
-  static FOVEA_INLINE Vector pack(const Vector (&dims)[kDims]) { return dims[0]; }  // dims of queries, exact where these are Keys
-  static FOVEA_INLINE Vector broadcast(const Key *dims) { return Simd::set1(*dims); }
-  static FOVEA_INLINE Vector add(Vector queries, Vector key, Vector sum) { return Simd::fma(key, queries, sum); }
+  static constexpr int kDims = 1, kKeys = 1;
+  static FOVEA_INLINE void pack(const Vector (&dims)[kDims], Vector (&queries)[kKeys]) { queries[0] = dims[0]; }
+  static FOVEA_INLINE Vector broadcast(const Key *dims, int64_t) { return Simd::set1(*dims); }
+  static FOVEA_INLINE Vector add(Vector queries, Vector keys, Vector sum) { return Simd::fma(keys, queries, sum); }
+  static FOVEA_INLINE void separate(Vector (&)[kKeys]) {}
 };
 
 // For instruction sets whose shuffles differ from lane to lane, through memory.

@@ -164,7 +164,7 @@ template <class Simd, int NV, TileKind kKind, int T = Simd::kKeyTile>
 __attribute__((noinline)) bool exponentiate_tile(const typename Simd::Dot::Key *k, int64_t k_stride, const float *panel,
                                                  int64_t dim_k, SoftmaxState<Simd> &state, float *p, const TileWork<Simd> *work) {
   constexpr int L = Simd::kLanes;
-  typename Simd::Vector acc[T][NV];
+  typename Simd::Vector acc[whole_keys<Simd>(T)][NV];
   multiply_keys<Simd, NV, T>(k, k_stride, panel, dim_k, acc);
   auto beyond = Simd::set1(0.0f);
   repeat<NV>(FOVEA_EACH(v) {

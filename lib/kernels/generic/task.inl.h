@@ -44,7 +44,7 @@ struct KeyRun {
 
 // A block of keys as the tiles read it.
 struct Block {
-  const void *k;   // of the block's first key: rows of whole_lanes(dim_k) Keys, of dim_k floats where rows are few, and asked for
+  const void *k;   // of the block's first key: rows of whole_steps(dim_k) Keys, of dim_k floats where rows are few, and asked for
   const float *v;  // likewise
   int64_t k_stride, v_stride;
   int64_t begin, keys;
@@ -62,7 +62,7 @@ struct Task {
   using Key = typename Simd::Dot::Key;
   static constexpr int L = Simd::kLanes;
   static constexpr int kRows = Panel<Simd>::kRows;
-  static constexpr int kDims = Simd::Dot::kDims;
+  static constexpr int kDims = Simd::Dot::kDims, kKeys = Simd::Dot::kKeys;
 
   const Problem *call;
   RowRange rows;
@@ -99,9 +99,10 @@ struct Task {
     k_rows = arena.take<KeyRows>(1);
     v_rows = arena.take<KeyRows>(1);
     value_sums = arena.take<float>(smaller(row_count, kFewRows<Simd>) * padded_dim<Simd>(problem.dim_v));
-    padded_tiles = arena.take<float>(2 * kKeyTile * problem.dim_k);
+    padded_tiles = arena.take<float>(2 * kKeyTile * whole_steps<Simd>(problem.dim_k));
     const bool cut = pages_cut_blocks(problem);
-    k_copy = in_place(problem.k, problem.dim_k) && !cut ? nullptr : arena.take<float>(kBlockKeys * problem.dim_k);
+    k_copy =
+        in_place(problem.k, problem.dim_k) && !cut ? nullptr : arena.take<float>(kBlockKeys * whole_steps<Simd>(problem.dim_k));
     v_copy = in_place(problem.v, problem.dim_v) && !cut ? nullptr : arena.take<float>(kBlockKeys * problem.dim_v);
     chunk_sums = problem.seq_kv <= kBlockKeys * kMaxChunks ? nullptr : arena.take<float>(row_count * problem.dim_v);
     out_copy = in_place(problem.out, problem.dim_v) ? nullptr : arena.take<float>(row_count * problem.dim_v);
@@ -233,7 +234,10 @@ struct Task {
           typename Simd::Vector dims[kDims];
           FOVEA_UNROLL
           for (int j = 0; j < kDims; ++j) dims[j] = Simd::mul(x[i + j], scale);
-          if (d + i < dim_k) Simd::store(packed + (d + i) / kDims * width + v * L, Simd::Dot::pack(dims));
+          typename Simd::Vector queries[kKeys];
+          Simd::Dot::pack(dims, queries);
+          if (d + i >= dim_k) continue;
+          repeat<kKeys>(FOVEA_EACH(j) { Simd::store(packed + ((d + i) / kDims * width + v * L) * kKeys + j * L, queries[j]); });
         }
       }
     }
@@ -265,7 +269,7 @@ struct Task {
         set_rows_of_keys(block.v, block.v_stride, block, *v_rows);
       }
     } else {
-      block.k = find_keys(k, problem.k_scale, first, problem.dim_k, whole_lanes<Simd>(problem.dim_k),
+      block.k = find_keys(k, problem.k_scale, first, problem.dim_k, whole_steps<Simd>(problem.dim_k),
                           reinterpret_cast<Key *>(k_copy), block, &block.k_stride);
       load_values(block);
     }

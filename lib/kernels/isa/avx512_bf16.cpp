@@ -11,14 +11,14 @@ namespace {
 struct Bf16Dot {
   using Vector = Simd::Vector;
   using Key = Bf16;
-  static constexpr int kDims = 2;
+  static constexpr int kDims = 2, kKeys = 1;
 
   // Scaled by a power of 2, so that nothing is cut off; a NaN keeps its quiet bit.
-  static FOVEA_INLINE Vector pack(const Vector (&dims)[kDims]) {
+  static FOVEA_INLINE void pack(const Vector (&dims)[kDims], Vector (&queries)[kKeys]) {
     const __m512i first = _mm512_srli_epi32(_mm512_castps_si512(dims[0]), 16);
-    return _mm512_castsi512_ps(_mm512_mask_blend_epi16(0xaaaaaaaa, first, _mm512_castps_si512(dims[1])));
+    queries[0] = _mm512_castsi512_ps(_mm512_mask_blend_epi16(0xaaaaaaaa, first, _mm512_castps_si512(dims[1])));
   }
-  static FOVEA_INLINE Vector broadcast(const Key *dims) {
+  static FOVEA_INLINE Vector broadcast(const Key *dims, int64_t) {
     int pair;
     __builtin_memcpy(&pair, dims, sizeof pair);
     return _mm512_castsi512_ps(_mm512_set1_epi32(pair));
@@ -26,6 +26,7 @@ struct Bf16Dot {
   static FOVEA_INLINE Vector add(Vector queries, Vector key, Vector sum) {
     return _mm512_dpbf16_ps(sum, halves(queries), halves(key));
   }
+  static FOVEA_INLINE void separate(Vector (&)[kKeys]) {}
 
  private:
   static FOVEA_INLINE __m512bh halves(Vector a) { return (__m512bh)_mm512_castps_si512(a); }
