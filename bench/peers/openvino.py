@@ -1,10 +1,14 @@
 """OpenVINO: a model of one ScaledDotProductAttention, its tensors bound."""
-import numpy as np
-import openvino
-from openvino import opset13 as ops
+import sys
 
-from . import Unsupported
-from .calls import FLOATS
+import numpy as np
+
+sys.modules["openvino_telemetry"] = None  # not there: it forks a process that may outlive this one
+import openvino  # noqa: E402
+from openvino import opset13 as ops  # noqa: E402
+
+from . import Unsupported  # noqa: E402
+from .calls import FLOATS  # noqa: E402
 
 TYPES = {"f32": openvino.Type.f32, "f16": openvino.Type.f16, "bf16": openvino.Type.bf16}
 core = openvino.Core()
