@@ -87,6 +87,17 @@ struct ConvertedByLane : Base {
   }
 };
 
+// convert(j) for vectors of elements from j on, n in all; returns how many that were: none where they do not fill one. The last vector
+// overlaps the one before it, and what they share comes out the same: elements one by one would take longer than all others.
+template <class Simd, class Convert>
+FOVEA_INLINE int64_t convert_vectors(int64_t n, Convert convert) {
+  constexpr int64_t L = Simd::kLanes;
+  if (n < L) return 0;
+  for (int64_t j = 0; j + L <= n; j += L) convert(j);
+  if (n % L != 0) convert(n - L);
+  return n;
+}
+
 // n elements as floats; from a mask of FOVEA_BOOL what it adds: 0 or -inf.
 template <class Simd>
 void load_elements(const void *from, int32_t dtype, int64_t stride, int64_t n, float *to) {
@@ -95,9 +106,9 @@ void load_elements(const void *from, int32_t dtype, int64_t stride, int64_t n, f
   const auto *b = static_cast<const unsigned char *>(from);
   int64_t j = 0;
   if (stride == 1 && dtype == FOVEA_F16) {
-    for (; j + Simd::kLanes <= n; j += Simd::kLanes) Simd::store(to + j, Simd::load_f16(h + j));
+    j = convert_vectors<Simd>(n, [&](int64_t i) { Simd::store(to + i, Simd::load_f16(h + i)); });
   } else if (stride == 1 && dtype == FOVEA_BF16) {
-    for (; j + Simd::kLanes <= n; j += Simd::kLanes) Simd::store(to + j, Simd::load_bf16(h + j));
+    j = convert_vectors<Simd>(n, [&](int64_t i) { Simd::store(to + i, Simd::load_bf16(h + i)); });
   } else if (stride == 1 && dtype == FOVEA_BOOL) {
     for (; j < n; ++j) to[j] = b[j] ? 0.0f : -__builtin_inff();
   } else if (stride == 1) {
@@ -124,9 +135,9 @@ void store_elements(const float *from, int64_t n, void *to, int32_t dtype, int64
   auto *h = static_cast<uint16_t *>(to);
   int64_t j = 0;
   if (stride == 1 && dtype == FOVEA_F16) {
-    for (; j + Simd::kLanes <= n; j += Simd::kLanes) Simd::store_f16(h + j, Simd::load(from + j));
+    j = convert_vectors<Simd>(n, [&](int64_t i) { Simd::store_f16(h + i, Simd::load(from + i)); });
   } else if (stride == 1 && dtype == FOVEA_BF16) {
-    for (; j + Simd::kLanes <= n; j += Simd::kLanes) Simd::store_bf16(h + j, Simd::load(from + j));
+    j = convert_vectors<Simd>(n, [&](int64_t i) { Simd::store_bf16(h + i, Simd::load(from + i)); });
   }
   switch (dtype) {
     case FOVEA_F16:
@@ -145,7 +156,7 @@ template <class Simd>
 FOVEA_INLINE void scale_bytes(const int8_t *from, int64_t stride, float scale, int64_t n, float *to) {
   int64_t j = 0;
   if (stride == 1) {
-    for (; j + Simd::kLanes <= n; j += Simd::kLanes) Simd::store(to + j, Simd::mul(Simd::load_i8(from + j), Simd::set1(scale)));
+    j = convert_vectors<Simd>(n, [&](int64_t i) { Simd::store(to + i, Simd::mul(Simd::load_i8(from + i), Simd::set1(scale))); });
   }
   for (; j < n; ++j) to[j] = static_cast<float>(from[j * stride]) * scale;
 }

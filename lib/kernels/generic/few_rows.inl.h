@@ -39,17 +39,16 @@ FOVEA_INLINE void with_rows(int rows, Run run) {
 template <class Simd>
 void pack_rows(const float *const *q, int64_t count, int64_t dim_k, float scale, float *packed) {
   constexpr int L = Simd::kLanes;
+  const int64_t whole = dim_k / L * L;
   for (int64_t first = 0, rows; first < count; first += rows) {
     rows = rows_by_dims<Simd>(count - first);
-    for (int64_t d = 0; d < dim_k; d += L) {
-      for (int64_t r = first; r < first + rows; ++r, packed += L) {
-        const float *row = q[r < count ? r : count - 1] + d;
-        if (d + L <= dim_k)
-          Simd::store(packed, Simd::mul(Simd::load(row), Simd::set1(scale)));
-        else
-          for (int64_t i = 0; i < L; ++i) packed[i] = d + i < dim_k ? row[i] * scale : 0.0f;
-      }
+    for (int64_t r = 0; r < rows; ++r) {
+      const float *row = q[smaller(first + r, count - 1)];
+      float *to = packed + r * L;
+      for (int64_t d = 0; d < whole; d += L, to += rows * L) Simd::store(to, Simd::mul(Simd::load(row + d), Simd::set1(scale)));
+      for (int64_t d = whole; d < whole + L && whole < dim_k; ++d) to[d - whole] = d < dim_k ? row[d] * scale : 0.0f;
     }
+    packed += padded_dim<Simd>(dim_k) * rows;
   }
 }
 
@@ -66,8 +65,9 @@ struct ScoresByDims {
   using Vector = typename Simd::Vector;
   static constexpr int L = Simd::kLanes, V = E::kVectors;
   static constexpr int J = kKeyTile < Simd::kSumsByDims / R ? kKeyTile : Simd::kSumsByDims / R, kSums = R * J;
-  static constexpr int kLoads = Simd::kSumsByDims / 2;                          // vectors of keys in registers beside the sums
-  static constexpr int G = J * V <= kLoads ? J : V <= kLoads ? kLoads / V : 1;  // keys that they are of
+  // Vectors of keys in registers beside the sums. Floats that are used once need none: the multiply-add loads them.
+  static constexpr int kLoads = R == 1 && E::kBytes == 4 * L ? J : Simd::kSumsByDims / 2;
+  static constexpr int G = J * V <= kLoads ? J : V <= kLoads ? kLoads / V : 1;                       // keys that they are of
   static constexpr int kDimsOfLine = L * V * (E::kBytes < kLineBytes ? kLineBytes / E::kBytes : 1);  // about a cache line's
   static constexpr int kAtOnce = kSums < L ? kSums : L;  // sums that come to lie in one vector: those of a key side by side
 
