@@ -63,8 +63,9 @@ case $case in
     consumer fovea::fovea CXX -DCMAKE_PREFIX_PATH="$prefix"
     ;;
   add_subdirectory)
-    # With CMake's own default generator, which knows less of the order of things than Ninja.
-    generator="Unix Makefiles" consumer fovea::fovea C -DFOVEA_SOURCE="$SOURCE" -DCMAKE_BUILD_TYPE=Release
+    # With CMake's own default generator, which knows less of the order of things than Ninja; the library as it is built for itself, the
+    # consumer without a flag.
+    generator="Unix Makefiles" consumer fovea::fovea C -DFOVEA_SOURCE="$SOURCE" -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_FLAGS_RELEASE=
     ;;
   clashing_names)
     # A second archive defines every internal name of this one; both are linked, in either order.
