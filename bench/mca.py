@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from report import replace_between
+from report import put
 
 GOAL = 0.85
 # object, bits of its vectors, cores that it would run on
@@ -166,11 +166,7 @@ def main():
         report = {"llvm": version, "goal": GOAL, "loops": loops, "bf16": bf16}
         Path(arguments.json).write_text(json.dumps(report, indent=1) + "\n")
     if arguments.markdown:
-        page = Path(arguments.markdown)
-        text = page.read_text()
-        for mark, table in (("predicted", f"{head}\n\n{loop_table(loops)}"), ("bf16", bf16_table(bf16))):
-            text = replace_between(page, text, f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->", table)
-        page.write_text(text)
+        put(arguments.markdown, {"predicted": f"{head}\n\n{loop_table(loops)}", "bf16": bf16_table(bf16)})
     missed = [f"{x['kernel']} on {x['core']}, tile of {x['tile']}: {x['share']:.2f}" for x in loops if x["share"] < GOAL]
     if arguments.goals:
         print("\n" + ("\n".join(f"below {GOAL}: {text}" for text in missed) or f"every share is at least {GOAL}"))

@@ -9,6 +9,7 @@ place of "measured" around those of that set. What the report does not have is l
 import argparse
 import json
 import sys
+from pathlib import Path
 
 
 def main():
@@ -31,22 +32,23 @@ def main():
         if levels:
             sections[name] = comparison_section(report, name, levels)
     for page in arguments.pages:
-        with open(page) as file:
-            content = file.read()
-        found = [name for name in sections if f"<!-- {name}: begin -->" in content]
+        content = Path(page).read_text()
+        found = {name: text for name, text in sections.items() if f"<!-- {name}: begin -->" in content}
         if not found:
             sys.exit(f"{page}: has no marks for any of: {', '.join(sections) or 'nothing measured'}")
-        for name in found:
-            content = replace_between(page, content, f"<!-- {name}: begin -->", f"<!-- {name}: end -->", sections[name])
-        with open(page, "w") as file:
-            file.write(content)
+        put(page, found)
 
 
-def replace_between(page, content, begin, end, text):
-    if content.count(begin) != 1 or content.count(end) != 1:
-        sys.exit(f"{page}: needs {begin} and {end} once each")
-    before, rest = content.split(begin)
-    return f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}"
+def put(page, sections):
+    """Each text between the marks of its name, all of them or none."""
+    content = Path(page).read_text()
+    for name, text in sections.items():
+        begin, end = (f"<!-- {name}: {edge} -->" for edge in ("begin", "end"))
+        if content.count(begin) != 1 or content.count(end) != 1:
+            sys.exit(f"{page}: needs {begin} and {end} once each")
+        before, rest = content.split(begin)
+        content = f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}"
+    Path(page).write_text(content)
 
 
 def head(report):

@@ -12,7 +12,7 @@ import json
 import math
 from pathlib import Path
 
-from report import replace_between
+from report import put
 
 from . import NAMES
 from .calls import LONGEST_OF_GOAL, TYPES
@@ -36,12 +36,8 @@ def main():
 
 
 def publish(report, page, plots):
-    content = page.read_text()
-    for name, make in (("calls", calls_section), ("inputs", inputs_section), ("lengths", lengths_section)):
-        if report[name]:
-            begin, end = (f"<!-- peers-{name}: {edge} -->" for edge in ("begin", "end"))
-            content = replace_between(page, content, begin, end, make(report))
-    page.write_text(content)
+    sections = {"calls": calls_section, "inputs": inputs_section, "lengths": lengths_section}
+    put(page, {f"peers-{name}": make(report) for name, make in sections.items() if report[name]})
     draw(report, plots)
 
 

@@ -18,9 +18,10 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 import fovea.torch
 import fovea.transformers
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT / "bindings/python/tests"), str(ROOT / "bench")]
 import models  # noqa: E402
-import page  # noqa: E402
+from report import put  # noqa: E402
 
 WAYS = "sdpa", "fovea"
 DECODED = 200  # tokens
@@ -139,9 +140,9 @@ def main():
         table = [HEAD, ["---"] * len(HEAD)] + [cells(name, row) for name, row in rows.items()]
         lines = [f"| {' | '.join(row)} |" for row in table]
         threads = f"{options.threads} thread" + "s" * (options.threads > 1)
-        page.put(options.markdown, f"models, {threads}", "\n".join(
+        put(options.markdown, {f"models, {threads}": "\n".join(
             [f"float32, {threads}, {fovea.info()['isa']}, PyTorch {torch.__version__}, transformers {transformers.__version__}.", "", *lines, "",
-             of_layer]))
+             of_layer])})
     if options.json:
         versions = {"fovea": fovea.__version__, "torch": torch.__version__, "transformers": transformers.__version__}
         report = {"versions": versions, "fovea": fovea.info(), "threads": options.threads, "rows": rows,

@@ -279,28 +279,23 @@ def test_options_of_the_operator_are_those_of_attention(tensors):
     assert torch.equal(fovea.torch.attention(*tensors, **options), fovea.attention(*tensors, **options))
 
 
-def seen_by_a_mode(run):
-    class Mode(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, arguments=(), options=None):
-            seen.append(str(function))
-            return function(*arguments, **(options or {}))
+def seen_by(mode, method, run):
+    def look(self, function, types, arguments=(), options=None):
+        seen.append(str(function))
+        return function(*arguments, **(options or {}))
 
     seen = []
-    with Mode():
+    with type("Mode", (mode,), {method: look})():
         run()
     return seen
+
+
+def seen_by_a_mode(run):
+    return seen_by(torch.utils._python_dispatch.TorchDispatchMode, "__torch_dispatch__", run)
 
 
 def seen_by_a_function_mode(run):
-    class Mode(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, function, types, arguments=(), options=None):
-            seen.append(str(function))
-            return function(*arguments, **(options or {}))
-
-    seen = []
-    with Mode():
-        run()
-    return seen
+    return seen_by(torch.overrides.TorchFunctionMode, "__torch_function__", run)
 
 
 def seen_by_the_profiler(run):
@@ -313,10 +308,10 @@ def seen_by_the_tracer(run):
     return [str(torch.jit.trace(lambda x: run() * x, torch.ones(1), check_trace=False).graph).replace("::", ".")]
 
 
-@pytest.mark.parametrize("seen_by", [seen_by_a_mode, seen_by_a_function_mode, seen_by_the_profiler, seen_by_the_tracer])
+@pytest.mark.parametrize("names_seen", [seen_by_a_mode, seen_by_a_function_mode, seen_by_the_profiler, seen_by_the_tracer])
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace.* is deprecated")
-def test_who_looks_at_operators_sees_it(tensors, seen_by):
-    assert any("fovea.attention" in name for name in seen_by(lambda: fovea.torch.attention(*tensors)))
+def test_who_looks_at_operators_sees_it(tensors, names_seen):
+    assert any("fovea.attention" in name for name in names_seen(lambda: fovea.torch.attention(*tensors)))
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
