@@ -112,7 +112,7 @@ enum {
 /* fovea_options.flags. FOVEA_NO_AMX and FOVEA_FAST_MATH16 are reserved: accepted, and without any effect in this version, which
  * neither uses AMX nor computes in 16 bits, with them or without. Bits that are none of these are refused. */
 #define FOVEA_NO_AMX 1u      /* reserved: do not ask the OS for AMX tiles */
-#define FOVEA_IGNORE_ENV 2u  /* do not read FOVEA_ISA from the environment */
+#define FOVEA_IGNORE_ENV 2u  /* do not read FOVEA_ISA and FOVEA_TUNING from the environment */
 #define FOVEA_FAST_MATH16 4u /* reserved: permission for 16-bit arithmetic */
 
 /* A view of memory that the caller owns. Axes are [batch, head, seq, dim]. Strides count elements (not bytes), are >= 0, and
@@ -241,6 +241,7 @@ typedef struct fovea_options {
   fovea_isa isa;        /* a level, or FOVEA_ISA_AUTO for the best; an unavailable level is an error, never a fallback */
   int32_t num_threads;  /* 0 = min(the OpenMP default, CPU affinity, CPU quota); 1 = never enters OpenMP; FOVEA_MAX_THREADS */
   const fovea_executor *executor; /* copied; NULL = OpenMP if it was built in, else serial */
+  const char *tuning;             /* copied; a file that `fovea tune` wrote; NULL = what FOVEA_TUNING names, "" = none */
 } fovea_options;
 
 /* "major.minor.patch". */
@@ -265,7 +266,12 @@ FOVEA_API fovea_status fovea_alibi_slopes(int64_t heads, float *slopes);
 FOVEA_API fovea_status fovea_options_init(fovea_options *o, size_t struct_size);
 
 /* Creates a context; o may be NULL for the defaults. Unless FOVEA_IGNORE_ENV is set or o names a level, the environment
- * variable FOVEA_ISA (a name of fovea_isa_name()) chooses the level. *out is written only on success. */
+ * variable FOVEA_ISA (a name of fovea_isa_name()) chooses the level. *out is written only on success.
+ *
+ * Unless FOVEA_IGNORE_ENV is set or o names a file, the environment variable FOVEA_TUNING may name one: a table of parameters that differ
+ * in speed alone, measured on this machine (docs/tuning.md). No bit of a result depends on it. The file is read here, once, and belongs to
+ * this context: calls, their workspace and contexts that are there already know nothing of what becomes of it. A file that is not to be
+ * had, or that has any fault, is an error that names the line and the parameter. */
 FOVEA_API fovea_status fovea_context_create(const fovea_options *o, fovea_context **out);
 
 /* Frees a context that no call is using; NULL is allowed. */
@@ -330,7 +336,10 @@ FOVEA_API const char *fovea_isa_refusal(fovea_isa isa);
 FOVEA_API fovea_isa fovea_context_isa(const fovea_context *c);
 FOVEA_API int32_t fovea_context_threads(const fovea_context *c);
 
-/* Describes as JSON how c would run p: features, types, level, kernel, tiles, tasks, workspace, and why not other levels; or the
+/* The file whose table of parameters c uses, "" where it uses none. Valid until c is destroyed. */
+FOVEA_API const char *fovea_context_tuning(const fovea_context *c);
+
+/* Describes as JSON how c would run p: features, types, level, kernel, parameters, tasks, workspace, and why not other levels; or the
  * error. Works like snprintf: writes at most capacity bytes, NUL included, and returns the length that the whole text has. */
 FOVEA_API size_t fovea_explain(const fovea_context *c, const fovea_params *p, char *json, size_t capacity);
 

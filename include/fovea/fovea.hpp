@@ -180,6 +180,10 @@ struct Options : fovea_options {
     executor = &e;
     return *this;
   }
+  Options &with_tuning(const char *file) {  // read when the context is created
+    tuning = file;
+    return *this;
+  }
 };
 
 // Immutable; threads may share it.
@@ -224,6 +228,7 @@ class Context {
 
   fovea_isa isa() const noexcept { return fovea_context_isa(get()); }
   int32_t threads() const noexcept { return fovea_context_threads(get()); }
+  const char *tuning() const noexcept { return fovea_context_tuning(get()); }
   const fovea_context *get() const noexcept { return context_.get(); }
 
  private:

@@ -2,9 +2,10 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "api/error.h"
-#include "dispatch/dispatch.h"
+#include "api/tuning.h"
 
 namespace fovea {
 namespace {
@@ -52,6 +53,20 @@ fovea_status choose_level(const fovea_options &o, int32_t *level) {
   return FOVEA_OK;
 }
 
+// Gives the context the kernels of the registry, tuned by the file that options or environment name.
+fovea_status tune(const fovea_options &o, fovea_context *context) {
+  const KernelEntry *entries;
+  const int32_t count = kernel_entries(&entries);
+  for (int32_t i = 0; i < count; ++i) context->kernels[i] = *entries[i].kernel;
+  return *context->tuning ? load_tuning(o.tuning ? "options.tuning" : "FOVEA_TUNING", context->tuning, context->kernels)
+                          : FOVEA_OK;
+}
+
+const char *choose_tuning(const fovea_options &o) {
+  const char *file = o.tuning || (o.flags & FOVEA_IGNORE_ENV) ? o.tuning : getenv("FOVEA_TUNING");
+  return file ? file : "";
+}
+
 Executor choose_executor(const fovea_options &o) {
   if (o.executor) return {o.executor->num_workers, 0, o.executor->user, o.executor->parallel_for};
   return openmp_executor(o.num_threads ? o.num_threads : default_threads());
@@ -81,9 +96,18 @@ fovea_status fovea_context_create(const fovea_options *o, fovea_context **out) {
   int32_t level;
   if (!status) status = fovea::choose_level(*o, &level);
   if (status) return status;
-  fovea_context *context = static_cast<fovea_context *>(malloc(sizeof *context));
+  const char *tuning = fovea::choose_tuning(*o);
+  const size_t tuning_bytes = strlen(tuning) + 1;
+  fovea_context *context = static_cast<fovea_context *>(malloc(sizeof *context + tuning_bytes));
   if (!context) return fovea::fail(FOVEA_ERR_OUT_OF_MEMORY, "context: out of memory");
-  *context = {level, fovea::choose_executor(*o)};
+  context->level = level;
+  context->tuning = static_cast<char *>(memcpy(context + 1, tuning, tuning_bytes));
+  status = fovea::tune(*o, context);
+  if (status) {
+    free(context);
+    return status;
+  }
+  context->executor = fovea::choose_executor(*o);
   *out = context;
   return FOVEA_OK;
 }
@@ -91,5 +115,7 @@ fovea_status fovea_context_create(const fovea_options *o, fovea_context **out) {
 void fovea_context_destroy(fovea_context *c) { free(c); }
 
 fovea_isa fovea_context_isa(const fovea_context *c) { return c ? c->level : FOVEA_ISA_AUTO; }
+
+const char *fovea_context_tuning(const fovea_context *c) { return c ? c->tuning : ""; }
 
 int32_t fovea_context_threads(const fovea_context *c) { return c ? c->executor.workers : 0; }

@@ -4,7 +4,7 @@
 
 #include "api/call.h"
 #include "api/context.h"
-#include "dispatch/dispatch.h"
+#include "api/tuning.h"
 
 namespace fovea {
 namespace {
@@ -25,12 +25,15 @@ class Writer {
     if (added > 0) length_ += size_t(added);
   }
 
-  // A JSON string. Texts here are ASCII.
+  // A JSON string. Names of files are taken for UTF-8, all else is ASCII.
   void quote(const char *s) {
     print("\"");
     for (; *s; ++s) {
       const bool escape = *s == '"' || *s == '\\';
-      print("%s%c", escape ? "\\" : "", *s);
+      if (0 < *s && *s < ' ')
+        print("\\u%04x", unsigned(*s));
+      else
+        print("%s%c", escape ? "\\" : "", *s);
     }
     print("\"");
   }
@@ -97,10 +100,9 @@ void write_types(Writer *w, const fovea_params &p) {
 
 void write_call(Writer *w, const Call &call) {
   w->field("kernel", call.kernel ? call.kernel->name : "");
-  const KernelShape shape = call.kernel ? call.kernel->shape : KernelShape{};
-  w->field("panel_rows", shape.panel_rows);
-  w->field("key_tile", shape.key_tile);
-  w->field("group_panels", shape.group_panels);
+  w->field("key_tile", call.kernel ? call.kernel->shape.key_tile : 0);
+  for (const TuningParameter &parameter : kTuningParameters)
+    w->field(parameter.name, call.kernel ? call.kernel->tuning.*parameter.value : 0);
   w->field("row_blocks", call.plan.row_blocks);
   w->field("rows_per_block", call.plan.rows_per_block);
   w->field("chunk_keys", chunk_keys(call.problem.seq_kv));
@@ -139,6 +141,7 @@ size_t fovea_explain(const fovea_context *c, const fovea_params *p, char *json, 
   w.field("error", status ? fovea_last_error() : "");
   if (c) w.field("level", level_name(c->level));
   if (c) w.field("threads", c->executor.workers);
+  if (c) w.field("tuning", c->tuning);
   if (!status) write_features(&w, *p, call.problem);
   if (!status) write_types(&w, *p);
   if (!status) write_call(&w, call);

@@ -7,7 +7,6 @@
 #include "api/check.h"
 #include "api/context.h"
 #include "api/error.h"
-#include "dispatch/dispatch.h"
 
 namespace fovea {
 namespace {
@@ -21,8 +20,9 @@ fovea_status prepare(const fovea_context *c, const fovea_params *p, Call *call) 
   if (!c) return fail(FOVEA_ERR_NULL_POINTER, "context: must not be NULL");
   const fovea_status status = check_params(p, &call->problem);
   if (status || has_no_rows(call->problem)) return status;
-  call->kernel = select_kernel(c->level, cpu_features(), call->problem);
-  if (!call->kernel) return fail(FOVEA_ERR_UNSUPPORTED, "context: level %s has no kernel for this call", level_name(c->level));
+  const int32_t kernel = select_kernel(c->level, cpu_features(), call->problem);
+  if (kernel < 0) return fail(FOVEA_ERR_UNSUPPORTED, "context: level %s has no kernel for this call", level_name(c->level));
+  call->kernel = &c->kernels[kernel];
   call->plan = make_plan(call->problem, *call->kernel, c->executor.workers);
   return FOVEA_OK;
 }

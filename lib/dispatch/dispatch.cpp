@@ -39,7 +39,6 @@ constexpr KernelEntry kEntries[] = {
 #include "dispatch/kernels.inc"
 #undef FOVEA_KERNEL
 };
-constexpr int32_t kEntryCount = sizeof kEntries / sizeof *kEntries;
 
 struct Feature {
   bool CpuFeatures::*present;
@@ -163,7 +162,7 @@ const char *level_refusal(int32_t level, const CpuFeatures &features) {
   if (!of_this_architecture(level)) return "a level of another architecture";
   if (!level_compiled(level)) return "not built into this library";
   const char *refusal = missing_feature(*known, features);
-  if (*refusal || select_kernel(level, features, {})) return refusal;
+  if (*refusal || select_kernel(level, features, {}) >= 0) return refusal;
   return "this CPU's vectors have a length for which no kernel is built";
 }
 
@@ -174,14 +173,14 @@ int32_t best_level(const CpuFeatures &features) {
   return known.levels[i];
 }
 
-const ForwardKernel *select_kernel(int32_t level, const CpuFeatures &features, const Problem &problem) {
+int32_t select_kernel(int32_t level, const CpuFeatures &features, const Problem &problem) {
   bool has_others = false;
-  for (const KernelEntry &entry : kEntries) {
-    if (entry.level != level || !fits_vectors(entry, features)) continue;
-    if (serves(entry, problem)) return entry.kernel;
+  for (int32_t i = 0; i < kKernelCount; ++i) {
+    if (kEntries[i].level != level || !fits_vectors(kEntries[i], features)) continue;
+    if (serves(kEntries[i], problem)) return i;
     has_others = true;
   }
-  return has_others ? select_kernel(find(level)->base, features, problem) : nullptr;
+  return has_others ? select_kernel(find(level)->base, features, problem) : -1;
 }
 
 bool serves(const KernelEntry &entry, const Problem &problem) {
@@ -198,7 +197,7 @@ bool fits_vectors(const KernelEntry &entry, const CpuFeatures &features) {
 
 int32_t kernel_entries(const KernelEntry **entries) {
   *entries = kEntries;
-  return kEntryCount;
+  return kKernelCount;
 }
 
 }  // namespace fovea

@@ -25,9 +25,9 @@ const char *level_refusal(int32_t level, const CpuFeatures &features);
 // The best level that may be used.
 int32_t best_level(const CpuFeatures &features);
 
-// The kernel of a level for a problem, or of its base where the level has kernels for other types alone; depends on its types and its score
-// function, never on batch or threads. Null where the level has none for such a CPU.
-const ForwardKernel *select_kernel(int32_t level, const CpuFeatures &features, const Problem &problem);
+// The kernel of a level for a problem, or of its base where the level has kernels for other types alone, as its place among kernel_entries();
+// depends on its types and its score function, never on batch or threads. -1 where the level has none for such a CPU.
+int32_t select_kernel(int32_t level, const CpuFeatures &features, const Problem &problem);
 
 // Every registered kernel of this build, for tests, benches and docs.
 struct KernelEntry {
@@ -37,6 +37,13 @@ struct KernelEntry {
   const ForwardKernel *kernel;
 };
 int32_t kernel_entries(const KernelEntry **entries);
+
+// How many there are.
+constexpr int32_t kKernelCount = 0
+#define FOVEA_KERNEL(level, operation, types, rows, keys) +1
+#include "dispatch/kernels.inc"
+#undef FOVEA_KERNEL
+    ;
 
 // Whether a kernel can compute a problem.
 bool serves(const KernelEntry &entry, const Problem &problem);

@@ -45,10 +45,27 @@ struct MaskMapTask {
   uint8_t *bits;               // of the whole row, four blocks a byte
 };
 
+// What differs in speed only, and best is measured on the machine: `fovea tune` does. No bit of a result depends on it. docs/tuning.md
+// describes each; what values a table may give them: api/tuning.cpp.
+struct Tuning {
+  int64_t panel_rows;         // rows scored together
+  int64_t window_panel_rows;  // the same for calls with a window: on its edges much of a panel is wasted
+  int64_t group_panels;       // most panels in a task: they share each block of keys while it is in cache
+  // Queries and outputs of a task are used again for every block of keys, and shall stay in a second-level cache of 1 MiB or more beside the
+  // block: 256 keys of K and V.
+  int64_t task_bytes = 768 << 10;
+  // Enough tasks that the last one to end leaves the others idle for little, and that work of unequal length evens out.
+  int64_t tasks_per_worker = 4;
+  // Inputs beyond a core's share of a last-level cache come from memory, a head at a time.
+  int64_t cached_bytes = 8 << 20;
+  int64_t ahead_bytes = 32 << 10;  // of few rows: how far ahead keys and values are fetched; see elements.inl.h
+};
+
 // One task of the forward pass.
 struct ForwardTask {
   const Problem *problem;
   RowRange rows;
+  const Tuning *tuning;
   bool keys_are_cold;  // fetch blocks of keys ahead of their use
   MaskMap mask_map;
   const RowRange *next;            // the rows that come next and are to be fetched; null: none
@@ -62,26 +79,26 @@ struct ForwardTask {
 struct MergeTask {
   const Problem *problem;
   RowRange rows;
+  const Tuning *tuning;
   int64_t chunks, chunk_keys;
   MaskMap mask_map;
   const Partial *partials;  // one per chunk
   void *scratch;
 };
 
-// How a kernel wants its rows: what plan needs to know of it.
+// What a kernel is compiled for.
 struct KernelShape {
-  int32_t panel_rows;         // rows scored together
-  int32_t window_panel_rows;  // the same for calls with a window: on its edges much of a panel is wasted
-  int32_t row_unit;           // the lanes of a vector: a panel is a whole number of these
-  int32_t key_tile;           // keys scored together; divides kKeyTile
-  int32_t group_panels;       // most panels in a task: they share each block of keys while it is in cache
+  int32_t most_panel_rows;  // rows that can be scored together
+  int32_t row_unit;         // the lanes of a vector: a panel is a whole number of these
+  int32_t key_tile;         // keys scored together; divides kKeyTile
 };
 
 // One kernel of one level. All of its functions are pure but for what their task points to.
 struct ForwardKernel {
   const char *name;  // level/operation/types: "avx512/prefill/f32"
   KernelShape shape;
-  int64_t (*scratch_bytes)(const Problem *problem, int64_t rows);  // for a task of at most so many rows
+  Tuning tuning;                                                                         // of the registry: the defaults
+  int64_t (*scratch_bytes)(const Problem *problem, const Tuning *tuning, int64_t rows);  // for a task of at most so many rows
   void (*forward)(const ForwardTask *task);
   void (*merge)(const MergeTask *task);
   void (*map_mask)(const MaskMapTask *task);

@@ -37,7 +37,7 @@ struct Plan {
 // Keys of a chunk of a row with kv_len keys (kernels/kernel.h says what a chunk is).
 int64_t chunk_keys(int64_t kv_len);
 
-// workers >= 1. Results of a plan differ in speed only: the bits of a row depend on neither workers nor batch.
+// workers >= 1. Results of a plan differ in speed only: the bits of a row depend on neither workers, batch nor tuning.
 Plan make_plan(const Problem &problem, const ForwardKernel &kernel, int32_t workers);
 
 }  // namespace fovea

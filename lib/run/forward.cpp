@@ -119,6 +119,7 @@ void run_task(void *arg, int64_t i, int32_t worker) {
   ForwardTask task;
   const BlockOfRows block = find_block(run, i / plan.splits);
   task.problem = run.problem;
+  task.tuning = &run.kernel->tuning;
   task.rows = block.rows;
   task.mask_map = map_of_entry(run, block.rows.batch);
   task.scratch = run.scratch + worker * plan.scratch_bytes;
@@ -145,7 +146,7 @@ void run_task(void *arg, int64_t i, int32_t worker) {
     run.kernel->forward(&task);
     // Whoever ends last merges: all other splits' partials are visible to it.
     if (__atomic_sub_fetch(&run.missing[index], 1, __ATOMIC_ACQ_REL) == 0) {
-      MergeTask merge = {run.problem, task.rows, chunks, task.chunk_keys, task.mask_map, partials, task.scratch};
+      MergeTask merge = {run.problem, task.rows, task.tuning, chunks, task.chunk_keys, task.mask_map, partials, task.scratch};
       run.kernel->merge(&merge);
     }
   }

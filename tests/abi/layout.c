@@ -87,6 +87,7 @@ int main(void) {
   OPTIONS(isa);
   OPTIONS(num_threads);
   OPTIONS(executor);
+  OPTIONS(tuning);
 
   VALUE(FOVEA_OK);
   VALUE(FOVEA_ERR_NULL_POINTER);

@@ -8,6 +8,7 @@
 #include "support/call.h"
 #include "support/levels.h"
 #include "support/mask.h"
+#include "support/tuning.h"
 
 namespace fovea::testing {
 namespace {
@@ -125,6 +126,24 @@ TEST_P(InvarianceTest, BitsDependOnNeitherThreadsNorExecutor) {
         line.exec = exec;
         line.threads = threads;
         EXPECT_TRUE(serial == bits_of(line)) << reference::format(line);
+      }
+    }
+  }
+}
+
+TEST_P(InvarianceTest, BitsDependOnNoTuning) {
+  std::vector<std::string> tables = {table(Values::kLeast), table(Values::kMost)};
+  for (uint32_t seed = 1; seed <= 4; ++seed) tables.push_back(table(Values::kRandom, seed));
+  for (const char *shape : all_shapes()) {
+    ProblemLine line = parsed(shape);
+    const Bits usual = bits_of(line);
+    for (const std::string &text : tables) {
+      const TemporaryFile file(text);
+      const EnvironmentVariable variable("FOVEA_TUNING", file.path());
+      for (const int32_t threads : {1, 3}) {
+        line.exec = threads == 1 ? "serial" : "pool";
+        line.threads = threads;
+        EXPECT_TRUE(usual == bits_of(line)) << reference::format(line) << "\n" << text;
       }
     }
   }

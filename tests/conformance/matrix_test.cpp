@@ -37,9 +37,9 @@ std::vector<int64_t> query_sizes(int64_t most) {
   std::set<int64_t> edges;
   for (int32_t i = 0; i < count; ++i) {
     if (!fits_vectors(entries[i], cpu_features())) continue;
-    const KernelShape &shape = entries[i].kernel->shape;
-    for (const int64_t rows : {shape.panel_rows, shape.window_panel_rows})
-      for (const int64_t panels : {1, 2, int(shape.group_panels)}) edges.insert(panels * rows);
+    const Tuning &tuning = entries[i].kernel->tuning;
+    for (const int64_t rows : {tuning.panel_rows, tuning.window_panel_rows})
+      for (const int64_t panels : {int64_t{1}, int64_t{2}, tuning.group_panels}) edges.insert(panels * rows);
   }
   return around(edges, kFewAndPrimes, most);
 }

@@ -25,8 +25,8 @@ class CausalAlignmentTest : public LevelTest {
     std::vector<Lengths> lengths;
     for (int32_t e = 0; e < count; ++e) {
       if (entries[e].level != GetParam() || !fits_vectors(entries[e], cpu_features())) continue;
-      for (const int64_t queries : {int64_t(entries[e].kernel->shape.panel_rows), kKeyTile})
-        for (const int64_t keys : {int64_t(entries[e].kernel->shape.panel_rows), kKeyTile, kBlockKeys})
+      for (const int64_t queries : {entries[e].kernel->tuning.panel_rows, kKeyTile})
+        for (const int64_t keys : {entries[e].kernel->tuning.panel_rows, kKeyTile, kBlockKeys})
           for (int64_t dq = -1; dq <= 1; ++dq)
             for (int64_t dk = -1; dk <= 1; ++dk) lengths.push_back({queries + dq, keys + dk});
     }

@@ -99,7 +99,7 @@ TEST_P(MemoryUseTest, WorkspaceOfAMask) {
   for (int32_t i = 0; i < count; ++i) {
     const KernelShape &shape = entries[i].kernel->shape;
     if (entries[i].level == GetParam() && fits_vectors(entries[i], cpu_features()))
-      panel_rows = std::min<int64_t>(panel_rows, shape.panel_rows);
+      panel_rows = std::min<int64_t>(panel_rows, shape.most_panel_rows);
   }
   for (const int32_t threads : {1, 3}) {
     const auto context = this->context(threads);

@@ -51,9 +51,9 @@ class WindowTest : public LevelTest {
     std::vector<Lengths> lengths;
     for (int32_t e = 0; e < count; ++e) {
       if (entries[e].level != GetParam() || !fits_vectors(entries[e], cpu_features())) continue;
-      const KernelShape &shape = entries[e].kernel->shape;
-      for (const int64_t queries : {int64_t(shape.panel_rows), int64_t(shape.window_panel_rows)})
-        for (const int64_t keys : {kKeyTile, int64_t(shape.panel_rows), kBlockKeys})
+      const Tuning &tuning = entries[e].kernel->tuning;
+      for (const int64_t queries : {tuning.panel_rows, tuning.window_panel_rows})
+        for (const int64_t keys : {kKeyTile, tuning.panel_rows, kBlockKeys})
           for (int64_t edge = -1; edge <= 1; ++edge) lengths.push_back({queries + edge, keys + edge});
     }
     return lengths;

@@ -13,6 +13,13 @@
 namespace fovea {
 namespace {
 
+const ForwardKernel *selected(int32_t level, const CpuFeatures &features, const Problem &problem) {
+  const KernelEntry *entries;
+  kernel_entries(&entries);
+  const int32_t kernel = select_kernel(level, features, problem);
+  return kernel < 0 ? nullptr : entries[kernel].kernel;
+}
+
 std::vector<int32_t> known(const CpuFeatures &features = cpu_features()) {
   const LevelList list = known_levels(features);
   return std::vector<int32_t>(list.levels, list.levels + list.count);
@@ -203,7 +210,7 @@ TEST(Levels, NoSveKernelRunsOnVectorsOfAnotherLength) {
   if (!level_compiled(FOVEA_ISA_SVE)) GTEST_SKIP() << "no SVE in this build";
   for (int32_t bits = 128; bits <= 2048; bits += 128) {
     const CpuFeatures f = with_sve(bits);
-    const ForwardKernel *kernel = select_kernel(FOVEA_ISA_SVE, f, {});
+    const ForwardKernel *kernel = selected(FOVEA_ISA_SVE, f, {});
     if ((bits & (bits - 1)) == 0) {
       ASSERT_NE(kernel, nullptr) << bits;
       EXPECT_STREQ(kernel->name, ("sve" + std::to_string(bits) + "/prefill/f32").c_str());
@@ -254,7 +261,7 @@ TEST(Registry, EveryKernelIsWhatItsLineSays) {
     EXPECT_EQ(level_of_object(line.object), level_name(entry.level));
     EXPECT_STREQ(entry.operation, line.operation);
     EXPECT_STREQ(entry.types, line.types);
-    EXPECT_EQ(entry.kernel->shape.panel_rows, line.rows) << name;
+    EXPECT_EQ(entry.kernel->shape.most_panel_rows, line.rows) << name;
     EXPECT_EQ(entry.kernel->shape.key_tile, line.keys) << name;
     EXPECT_EQ(kKeyTile % entry.kernel->shape.key_tile, 0) << name;
   }
@@ -270,7 +277,7 @@ TEST(Registry, Bf16IsMultipliedAsSuchWhereQueriesAndKeysBothAreBf16) {
   CpuFeatures features = {};
   features.sve_bits = 256;
   const auto name = [&](int32_t level, const Problem &problem) {
-    const std::string kernel = select_kernel(level, features, problem)->name;
+    const std::string kernel = selected(level, features, problem)->name;
     return level_of_object(kernel.substr(0, kernel.find('/'))) + kernel.substr(kernel.find('/'));
   };
   for (const auto &of : kBf16Levels) {
@@ -301,7 +308,7 @@ TEST(Registry, EveryCompiledLevelHasAKernelOfItsOwn) {
   CpuFeatures features = {};
   features.sve_bits = 256;
   for (int32_t level : known()) {
-    const ForwardKernel *kernel = select_kernel(level, features, problem);
+    const ForwardKernel *kernel = selected(level, features, problem);
     ASSERT_EQ(kernel != nullptr, level_compiled(level)) << level_name(level);
     if (!kernel) continue;
     const std::string name = kernel->name;

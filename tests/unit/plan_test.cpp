@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
+#include "api/tuning.h"
 #include "dispatch/dispatch.h"
 #include "fovea/fovea.h"
 
@@ -66,15 +69,37 @@ TEST(PlanTest, WorkspaceIsAtMostEightMebibytesAWorker) {
   const KernelEntry *entries;
   const int32_t count = kernel_entries(&entries);
   int64_t largest = 0;
+  std::vector<ForwardKernel> kernels;
   for (int32_t e = 0; e < count; ++e) {
+    const ForwardKernel &usual = *entries[e].kernel;
+    kernels.push_back(usual);
+    // And whatever a table may say: all at its most, and the most tasks of the largest and the smallest kind.
+    for (const bool rows_too : {true, false}) {
+      for (const bool task_bytes_too : {true, false}) {
+        ForwardKernel kernel = usual;
+        for (const TuningParameter &parameter : kTuningParameters) {
+          const TuningRange range = tuning_range(parameter, usual.shape);
+          const bool most = parameter.counts_rows ? rows_too : parameter.value != &Tuning::task_bytes || task_bytes_too;
+          kernel.tuning.*parameter.value = most ? range.most : range.least;
+        }
+        kernels.push_back(kernel);
+      }
+    }
+  }
+  for (const ForwardKernel &kernel : kernels) {
     for (const int32_t workers : {1, 2, 3, 7, 64, 256}) {
       for (const int64_t rows : {1, 3, 16, 47, 64, 95, 96, 191, 193, 500, 5000, 100000}) {
         for (const int64_t keys : {1, 257, 16384, 16385, 1 << 20, 1 << 28}) {
           for (const int64_t inner : {1, 2}) {
-            const Plan plan = make_plan(problem(1, 1, 1, rows, keys, 256, 256, inner), *entries[e].kernel, workers);
-            ASSERT_LE(plan.workspace_bytes, int64_t{8 << 20} * workers)
-                << entries[e].kernel->name << ", " << rows << " rows, " << keys << " keys, " << workers << " workers";
-            if (plan.workspace_bytes / workers > largest) largest = plan.workspace_bytes / workers;
+            for (const int64_t dim_k : {1, 256}) {
+              for (const int64_t dim_v : {1, 256}) {
+                const Plan plan = make_plan(problem(1, 1, 1, rows, keys, dim_k, dim_v, inner), kernel, workers);
+                ASSERT_LE(plan.workspace_bytes, int64_t{8 << 20} * workers)
+                    << kernel.name << ", " << rows << " rows, " << keys << " keys, " << dim_k << "/" << dim_v << " dims, "
+                    << workers << " workers";
+                if (plan.workspace_bytes / workers > largest) largest = plan.workspace_bytes / workers;
+              }
+            }
           }
         }
       }

@@ -32,6 +32,7 @@ void add_run(CLI::App &app, int &exit_code);
 void add_check(CLI::App &app, int &exit_code);
 void add_saturation(CLI::App &app, int &exit_code);
 void add_minilm(CLI::App &app, int &exit_code);
+void add_tune(CLI::App &app, int &exit_code);
 
 // What several subcommands share.
 
@@ -41,7 +42,8 @@ std::string companion_file(const std::string &name);
 struct ContextOptions {
   std::string isa = "auto";
   int32_t threads = 0;
-  void add_to(CLI::App &command);  // --isa and --threads
+  std::string tuning;
+  void add_to(CLI::App &command);  // --isa, --threads and --tuning
 };
 
 struct ContextDeleter {
@@ -49,7 +51,7 @@ struct ContextDeleter {
 };
 using ContextPtr = std::unique_ptr<fovea_context, ContextDeleter>;
 
-// Throws InputError where the level is not to be had.
+// Throws InputError where the level or the table is not to be had.
 ContextPtr make_context(const ContextOptions &options);
 
 // On standard output. Bytes of file names that are not UTF-8 are replaced.

@@ -4,9 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "api/context.h"
+#include "api/tuning.h"
 #include "commands.h"
 #include "cpu/cpu.h"
-#include "dispatch/dispatch.h"
 
 namespace fovea::tools {
 namespace {
@@ -29,6 +30,7 @@ int run(const Options &options) {
     context = make_context(options.context);
     report["chosen"] = fovea_isa_name(fovea_context_isa(context.get()));
     report["threads"] = fovea_context_threads(context.get());
+    report["tuning"] = fovea_context_tuning(context.get());
   } catch (const InputError &error) {
     refusal = error.what();
     report["error"] = refusal;
@@ -50,14 +52,15 @@ int run(const Options &options) {
   const int32_t count = kernel_entries(&entries);
   report["kernels"] = nlohmann::ordered_json::array();
   for (int32_t i = 0; i < count; ++i) {
-    const KernelShape &shape = entries[i].kernel->shape;
-    report["kernels"].push_back({{"name", entries[i].kernel->name},
+    const ForwardKernel &kernel = context ? context->kernels[i] : *entries[i].kernel;
+    report["kernels"].push_back({{"name", kernel.name},
                                  {"level", level_name(entries[i].level)},
                                  {"fits_vectors", fits_vectors(entries[i], cpu_features())},
                                  {"operation", entries[i].operation},
                                  {"types", entries[i].types},
-                                 {"panel_rows", shape.panel_rows},
-                                 {"key_tile", shape.key_tile}});
+                                 {"key_tile", kernel.shape.key_tile}});
+    for (const TuningParameter &parameter : kTuningParameters)
+      report["kernels"].back()[parameter.name] = kernel.tuning.*parameter.value;
   }
 
   if (options.json) {
@@ -66,8 +69,10 @@ int run(const Options &options) {
     std::printf("Fovea    %s\nCPU      %s\n", fovea_version(), *cpu_name() != '\0' ? cpu_name() : "unknown");
     if (report.contains("sve_bits")) std::printf("SVE      vectors of %d bits\n", cpu_features().sve_bits);
     if (context) {
-      std::printf("Level    %s\nThreads  %d (%s)\n", fovea_isa_name(fovea_context_isa(context.get())),
-                  fovea_context_threads(context.get()), FOVEA_TOOLS_OPENMP != 0 ? "OpenMP" : "built without OpenMP");
+      const char *tuning = fovea_context_tuning(context.get());
+      std::printf("Level    %s\nThreads  %d (%s)\nTuning   %s\n", fovea_isa_name(fovea_context_isa(context.get())),
+                  fovea_context_threads(context.get()), FOVEA_TOOLS_OPENMP != 0 ? "OpenMP" : "built without OpenMP",
+                  *tuning ? tuning : "the defaults");
     } else {
       std::printf("Level    none: %s\n", refusal.c_str());
     }
@@ -80,7 +85,12 @@ int run(const Options &options) {
                                     : ("no: " + why_not).c_str());
     }
     std::printf("\nKernels\n");
-    for (const auto &kernel : report["kernels"]) std::printf("  %s\n", kernel["name"].get<std::string>().c_str());
+    for (const auto &kernel : report["kernels"]) {
+      std::printf("  %s\n   ", kernel["name"].get<std::string>().c_str());
+      for (const TuningParameter &parameter : kTuningParameters)
+        std::printf(" %s %lld", parameter.name, kernel[parameter.name].get<long long>());
+      std::printf("\n");
+    }
   }
   if (!refusal.empty()) std::fprintf(stderr, "fovea: %s\n", refusal.c_str());
   return refusal.empty() ? kOk : kImpossible;

@@ -22,6 +22,7 @@ void ContextOptions::add_to(CLI::App &command) {
   command.add_option("--threads", threads, "Threads to compute with; 0 = what OpenMP, affinity and quota allow")
       ->check(CLI::Range(0, FOVEA_MAX_THREADS))
       ->capture_default_str();
+  command.add_option("--tuning", tuning, "Table of parameters, as `fovea tune` writes it")->type_name("FILE");
 }
 
 void print_json(const nlohmann::ordered_json &report) {
@@ -36,6 +37,7 @@ ContextPtr make_context(const ContextOptions &options) {
   fovea_options o;
   require_ok(fovea_options_init(&o, sizeof o));
   o.num_threads = options.threads;
+  if (!options.tuning.empty()) o.tuning = options.tuning.c_str();
   if (options.isa != "auto") {
     fovea_isa levels[32];
     const int32_t count = fovea_isa_list(levels, 32, 0);
@@ -86,6 +88,7 @@ int run(int argc, char **argv) {
   add_check(app, exit_code);
   add_saturation(app, exit_code);
   add_minilm(app, exit_code);
+  add_tune(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError &error) {

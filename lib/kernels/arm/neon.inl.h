@@ -13,7 +13,6 @@ struct Simd : ShuffledByLane<BlocksByLane<BufferedTail<XsimdVector<FOVEA_XSIMD_A
   // 24 accumulators, 3 query or 4 value vectors and a broadcast fit the 32 registers: 99 % of what the multiply-add pipes of
   // Neoverse V1, V2 and Apple M1 can do, as bench/mca.py predicts.
   static constexpr int kPanelVectors = 3, kKeyTile = 8;
-  static constexpr int kWindowPanelVectors = kPanelVectors;
   static constexpr int kValueVectors = 4;
   static constexpr int value_rows(int vectors) { return vectors == 4 ? 6 : 8; }
   static constexpr int value_vectors(int64_t) { return kValueVectors; }

@@ -16,7 +16,6 @@ struct SveVector {
   // Neoverse V1, V2 and A64FX can do, as bench/mca.py predicts. Fewer than 18 would not cover
   // A64FX's latency of 9 in its two pipes.
   static constexpr int kPanelVectors = 3, kKeyTile = 8;
-  static constexpr int kWindowPanelVectors = kPanelVectors;
   static constexpr int kValueVectors = 4;
   static constexpr int value_rows(int vectors) { return vectors == 4 ? 6 : 8; }
   static constexpr int value_vectors(int64_t) { return kValueVectors; }

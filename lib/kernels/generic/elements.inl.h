@@ -6,13 +6,12 @@
 namespace fovea::FOVEA_LEVEL {
 namespace {
 
-// Keys and values of few rows that are not in cache are fetched twice: kAheadBytes ahead into the second-level cache, which is what memory
+// Keys and values of few rows that are not in cache are fetched twice: Tuning's ahead_bytes ahead into the second-level cache, which is what memory
 // delivers in several times its latency, and the tile that is next into the first. Processors look ahead themselves, but not past the
 // arithmetic that lies between. Fetches are spread over the products, since they delay reads where they queue; values are fetched a run
 // ahead at least, for a run is passed several times. On Zen 5, of 32768 keys of 8 heads x 128 dims, as share of the speed of memory: a group
 // of 4, bf16: .65 (16 KiB into the first-level cache), .67 (128 KiB and the next tile), .69 (32 KiB and the next tile), .36 (none); f32: .54, .54,
 // .55, .43; one row reads as fast without.
-constexpr int64_t kAheadBytes = 32 << 10;
 constexpr int64_t kMostAhead = 256;
 
 // The keys of a block, each where it lies in its own type, and those that come next.

@@ -14,15 +14,15 @@ class Forward {
   static constexpr int kRows = Panel<Simd>::kRows;
 
  public:
-  static int64_t scratch_bytes(const Problem *problem, int64_t rows) {
+  static int64_t scratch_bytes(const Problem *problem, const Tuning *tuning, int64_t rows) {
     Task<Simd> task;
-    task.carve(*problem, rows, nullptr);
+    task.carve(*problem, *tuning, rows, nullptr);
     return task.arena.used;
   }
 
   static void forward(const ForwardTask *task) {
     Forward f;
-    f.task_.begin(*task->problem, task->rows, task->scratch, task->mask_map, true);
+    f.task_.begin(*task->problem, *task->tuning, task->rows, task->scratch, task->mask_map, true);
     f.task_.keys_are_cold = task->keys_are_cold;
     f.run_chunks(*task);
     if (task->partials == nullptr) f.write_results();
@@ -30,7 +30,8 @@ class Forward {
 
   static void merge(const MergeTask *task) {
     Forward f;
-    f.task_.begin(*task->problem, task->rows, task->scratch, task->mask_map, task->problem->weights.data != nullptr);
+    f.task_.begin(*task->problem, *task->tuning, task->rows, task->scratch, task->mask_map,
+                  task->problem->weights.data != nullptr);
     f.merge_partials(*task);
     f.write_results();
   }
@@ -315,10 +316,11 @@ class Forward {
   Ahead ahead_;
 };
 
-template <class Simd, int kGroupPanels>
-constexpr ForwardKernel make_forward_kernel(const char *name) {
+template <class Simd>
+constexpr ForwardKernel make_forward_kernel(const char *name, Tuning defaults) {
   return {name,
-          {Panel<Simd>::kRows, Simd::kWindowPanelVectors * Simd::kLanes, Simd::kLanes, Simd::kKeyTile, kGroupPanels},
+          {Panel<Simd>::kRows, Simd::kLanes, Simd::kKeyTile},
+          defaults,
           Forward<Simd>::scratch_bytes,
           Forward<Simd>::forward,
           Forward<Simd>::merge,

@@ -3,8 +3,7 @@
 //
 //   Vector, kLanes                      a vector of floats
 //   Dot                                 how a tile of scores multiplies: FloatDot<Simd>, or its like for elements of other types
-//   kPanelVectors, kKeyTile             tile of scores: kKeyTile keys x kPanelVectors vectors of queries, one accumulator each
-//   kWindowPanelVectors                 of panels of a call with a window (causal is one)
+//   kPanelVectors, kKeyTile             tile of scores: kKeyTile keys x at most kPanelVectors vectors of queries, one accumulator each
 //   kValueVectors, value_rows(w)        tile of outputs: value_rows(w) rows x w <= kValueVectors vectors of value dims;
 //   value_vectors(rows)                 w for so many rows
 //   kSumsByDims                         of few rows: sums in registers beside a key's and a query's dims, a power of two

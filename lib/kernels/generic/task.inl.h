@@ -65,6 +65,7 @@ struct Task {
   static constexpr int kDims = Simd::Dot::kDims, kKeys = Simd::Dot::kKeys;
 
   const Problem *call;
+  const Tuning *tuning;
   RowRange rows;
   MaskMap mask_map;
   bool few_rows;            // see few_rows.inl.h
@@ -86,12 +87,13 @@ struct Task {
   float *value_sums;                                        // see multiply_few_values()
   float *k_copy, *v_copy, *chunk_sums, *out_copy, *q_copy;  // null where the tensor's own memory always serves
 
-  void carve(const Problem &problem, int64_t row_count, void *scratch) {
+  void carve(const Problem &problem, const Tuning &chosen, int64_t row_count, void *scratch) {
     call = &problem;
+    tuning = &chosen;
     arena = {static_cast<char *>(scratch), 0};
     const bool windowed = has_window(problem);
     const int64_t vectors = (row_count + L - 1) / L;
-    const int64_t panel_vectors = windowed ? Simd::kWindowPanelVectors : Simd::kPanelVectors;
+    const int64_t panel_vectors = (windowed ? tuning->window_panel_rows : tuning->panel_rows) / L;
     panel_count = (vectors + panel_vectors - 1) / panel_vectors;
     panels = arena.take<Panel<Simd>>(panel_count);
     packed_queries = arena.take<float>(vectors * L * padded_dim<Simd>(problem.dim_k));
@@ -111,12 +113,13 @@ struct Task {
     q_copy = in_place(problem.q, problem.dim_k) ? nullptr : arena.take<float>(kRows * problem.dim_k);
   }
 
-  void begin(const Problem &problem, const RowRange &range, void *scratch, const MaskMap &map, bool scores_wanted) {
+  void begin(const Problem &problem, const Tuning &chosen, const RowRange &range, void *scratch, const MaskMap &map,
+             bool scores_wanted) {
     rows = range;
     mask_map = map;
     keys_are_cold = false;
     const int64_t count = rows.row_end - rows.row_begin;
-    carve(problem, count, scratch);
+    carve(problem, chosen, count, scratch);
     // Depends on the row's own entry alone, not on the rows of a task, so that a row's bits do not depend on how tasks are cut.
     few_rows = rows.q_len * problem.group <= kFewRows<Simd>;
     set_scale();
@@ -287,7 +290,7 @@ struct Task {
     if (!loads_in_place<Simd>(t, dim)) return false;
     const int64_t stride = t.stride[2] * element_bytes(t.dtype), bytes = larger(row_bytes(t.dtype, dim), 1);
     found.dtype = t.dtype;
-    found.ahead = keys_are_cold ? static_cast<int32_t>(clamp(kAheadBytes / bytes, least_ahead, kMostAhead)) : 0;
+    found.ahead = keys_are_cold ? static_cast<int32_t>(clamp(tuning->ahead_bytes / bytes, least_ahead, kMostAhead)) : 0;
     const int64_t end = block.keys + found.ahead, there = smaller(end, limit - block.begin);
     KeyRun run = run_of_keys(block.begin + block.first);
     for (int64_t key = block.first;;) {

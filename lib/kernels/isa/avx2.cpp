@@ -14,7 +14,6 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
   using Dot = FloatDot<Simd>;
   // 12 accumulators, 3 query vectors and a broadcast fill the 16 registers.
   static constexpr int kPanelVectors = 3, kKeyTile = 4;
-  static constexpr int kWindowPanelVectors = kPanelVectors;
   static constexpr int kValueVectors = 4;
   static constexpr int value_rows(int vectors) { return vectors <= 2 ? 6 : 3; }
   static constexpr int value_vectors(int64_t rows) { return rows <= 3 ? 4 : 2; }  // few rows need more sums to hide their latency
@@ -111,5 +110,5 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
 
 namespace fovea {
 extern const ForwardKernel kernel_avx2_prefill_f32;
-const ForwardKernel kernel_avx2_prefill_f32 = avx2::make_forward_kernel<avx2::Simd, 16>("avx2/prefill/f32");
+const ForwardKernel kernel_avx2_prefill_f32 = avx2::make_forward_kernel<avx2::Simd>("avx2/prefill/f32", {24, 24, 16});
 }  // namespace fovea

@@ -5,5 +5,5 @@
 
 namespace fovea {
 extern const ForwardKernel kernel_avx512_prefill_f32;
-const ForwardKernel kernel_avx512_prefill_f32 = avx512::make_forward_kernel<avx512::Simd, 8>("avx512/prefill/f32");
+const ForwardKernel kernel_avx512_prefill_f32 = avx512::make_forward_kernel<avx512::Simd>("avx512/prefill/f32", {48, 32, 8});
 }  // namespace fovea

@@ -42,5 +42,5 @@ struct Bf16Simd : Simd {
 namespace fovea {
 extern const ForwardKernel kernel_avx512_bf16_prefill_bf16;
 const ForwardKernel kernel_avx512_bf16_prefill_bf16 =
-    avx512_bf16::make_forward_kernel<avx512_bf16::Bf16Simd, 8>("avx512_bf16/prefill/bf16");
+    avx512_bf16::make_forward_kernel<avx512_bf16::Bf16Simd>("avx512_bf16/prefill/bf16", {48, 32, 8});
 }  // namespace fovea

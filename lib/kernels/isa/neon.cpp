@@ -5,5 +5,5 @@
 
 namespace fovea {
 extern const ForwardKernel kernel_neon_prefill_f32;
-const ForwardKernel kernel_neon_prefill_f32 = neon::make_forward_kernel<neon::Simd, 16>("neon/prefill/f32");
+const ForwardKernel kernel_neon_prefill_f32 = neon::make_forward_kernel<neon::Simd>("neon/prefill/f32", {12, 12, 16});
 }  // namespace fovea

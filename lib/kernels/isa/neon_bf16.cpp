@@ -56,5 +56,5 @@ struct Bf16Simd : Simd {
 namespace fovea {
 extern const ForwardKernel kernel_neon_bf16_prefill_bf16;
 const ForwardKernel kernel_neon_bf16_prefill_bf16 =
-    neon_bf16::make_forward_kernel<neon_bf16::Bf16Simd, 16>("neon_bf16/prefill/bf16");
+    neon_bf16::make_forward_kernel<neon_bf16::Bf16Simd>("neon_bf16/prefill/bf16", {12, 12, 16});
 }  // namespace fovea

@@ -52,7 +52,6 @@ struct Simd : ShuffledByLane<BlocksByLane<ConvertedByLane<BufferedTail<Vector4>>
   using Dot = FloatDot<Simd>;
   // 8 accumulators, 2 query vectors and a product fit the 16 registers of SSE2.
   static constexpr int kPanelVectors = 2, kKeyTile = 4;
-  static constexpr int kWindowPanelVectors = kPanelVectors;
   static constexpr int kValueVectors = 2;
   static constexpr int value_rows(int) { return 4; }
   static constexpr int value_vectors(int64_t) { return kValueVectors; }
@@ -65,5 +64,5 @@ struct Simd : ShuffledByLane<BlocksByLane<ConvertedByLane<BufferedTail<Vector4>>
 
 namespace fovea {
 extern const ForwardKernel kernel_scalar_prefill_f32;
-const ForwardKernel kernel_scalar_prefill_f32 = scalar::make_forward_kernel<scalar::Simd, 16>("scalar/prefill/f32");
+const ForwardKernel kernel_scalar_prefill_f32 = scalar::make_forward_kernel<scalar::Simd>("scalar/prefill/f32", {8, 8, 16});
 }  // namespace fovea

@@ -4,5 +4,5 @@
 
 namespace fovea {
 extern const ForwardKernel kernel_sve1024_prefill_f32;
-const ForwardKernel kernel_sve1024_prefill_f32 = sve1024::make_forward_kernel<sve1024::Simd, 16>("sve1024/prefill/f32");
+const ForwardKernel kernel_sve1024_prefill_f32 = sve1024::make_forward_kernel<sve1024::Simd>("sve1024/prefill/f32", {96, 96, 16});
 }  // namespace fovea

@@ -4,5 +4,5 @@
 
 namespace fovea {
 extern const ForwardKernel kernel_sve128_prefill_f32;
-const ForwardKernel kernel_sve128_prefill_f32 = sve128::make_forward_kernel<sve128::Simd, 16>("sve128/prefill/f32");
+const ForwardKernel kernel_sve128_prefill_f32 = sve128::make_forward_kernel<sve128::Simd>("sve128/prefill/f32", {12, 12, 16});
 }  // namespace fovea

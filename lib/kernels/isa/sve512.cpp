@@ -4,5 +4,5 @@
 
 namespace fovea {
 extern const ForwardKernel kernel_sve512_prefill_f32;
-const ForwardKernel kernel_sve512_prefill_f32 = sve512::make_forward_kernel<sve512::Simd, 16>("sve512/prefill/f32");
+const ForwardKernel kernel_sve512_prefill_f32 = sve512::make_forward_kernel<sve512::Simd>("sve512/prefill/f32", {48, 48, 16});
 }  // namespace fovea
