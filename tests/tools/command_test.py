@@ -22,7 +22,7 @@ except ImportError as error:
 
 FOVEA, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
 OK, WRONG, IMPOSSIBLE = 0, 1, 2
-SUBCOMMANDS = ("info", "run", "check", "saturation", "minilm")
+SUBCOMMANDS = ("info", "run", "check", "saturation", "minilm", "tune")
 
 
 def attention(q, k, v, scale=None, causal=None, align=None, left=None, right=None, softcap=None, slopes=None, mask=None,
@@ -109,7 +109,8 @@ class Help(CommandTest):
             self.assertIn("--json", self.fovea(name, "--help").stdout)
 
     def test_wrong_usage_is_exit_code_2(self):
-        for arguments in ((), ("nonsense",), ("info", "--nonsense"), ("run",), ("info", "--threads", "-1"), ("saturation", "--draws", "1")):
+        for arguments in ((), ("nonsense",), ("info", "--nonsense"), ("run",), ("info", "--threads", "-1"), ("saturation", "--draws", "1"),
+                          ("tune", "--isa", "nonsense"), ("tune", "--threads", "0"), ("tune", "--from", "none.tuning")):
             self.assertNotEqual(self.fovea(*arguments, wanted=IMPOSSIBLE).stderr, "")
 
     def test_version_is_that_of_the_header(self):
@@ -141,6 +142,55 @@ class Info(CommandTest):
             process = self.fovea("info", "--isa", name, wanted=IMPOSSIBLE)
             self.assertIn(name, process.stderr)
             self.assertIn("scalar", process.stdout)
+
+
+class Tune(CommandTest):
+    def test_what_is_slow_is_found_and_the_table_that_is_written_is_the_one_that_is_used(self):
+        levels = [level["name"] for level in self.json("info")["levels"] if level["usable"]]
+        level = "avx2" if "avx2" in levels else levels[-1]
+        kernel = lambda **options: next(k for k in self.json("info", **options)["kernels"] if k["level"] == level and k["fits_vectors"])
+        usual = kernel()
+        least = usual["panel_rows"] // 3 if level != "scalar" else usual["panel_rows"] // 2  # one vector of queries
+        (self.folder / "slow.tuning").write_text(f"format = 1\n{level}.panel_rows = {least}\n")
+        report = self.json("tune", "--quick", "--isa", level, "--from", "slow.tuning", "--out", "table")
+        self.assertEqual(self.files(), ["slow.tuning", "table"])
+        self.assertEqual([entry["level"] for entry in report["levels"]], [level])
+        tuned = {p["name"]: p["tuned"] for p in report["levels"][0]["parameters"]}
+        self.assertEqual({p["name"]: p["default"] for p in report["levels"][0]["parameters"]}, {name: usual[name] for name in tuned})
+        self.assertGreater(tuned["panel_rows"], least)
+        for shape in report["levels"][0]["shapes"]:
+            self.assertGreater(shape["default_seconds"], 0)
+        used = kernel(environment={"FOVEA_TUNING": "table"})
+        self.assertEqual({name: used[name] for name in tuned}, tuned)
+
+    def test_a_table_is_forced_by_option_and_by_environment(self):
+        for name, panels in ("a", 3), ("b", 4):
+            (self.folder / name).write_text(f"format = 1\nscalar.group_panels = {panels}\n")
+        panels = lambda *arguments, **options: self.json("info", *arguments, **options)["kernels"][0]["group_panels"]
+        usual = panels()
+        self.assertNotIn(usual, (3, 4))
+        self.assertEqual(panels("--tuning", "a"), 3)
+        self.assertEqual(panels("--tuning", "a", environment={"FOVEA_TUNING": "b"}), 3)
+        self.assertEqual(panels(environment={"FOVEA_TUNING": "b"}), 4)
+        self.assertIn("Tuning   b\n", self.fovea("info", environment={"FOVEA_TUNING": "b"}).stdout)
+        self.assertIn("Tuning   the defaults\n", self.fovea("info").stdout)
+
+    def test_a_fault_in_a_table_is_an_error_of_every_command_that_computes(self):
+        (self.folder / "bad").write_text("format = 1\nscalar.group_panels = 0\n")
+        text = "bad: line 2: scalar.group_panels: 0 is not in 1..32"
+        self.save(q=self.normal(5, 8))
+        for arguments in ("info",), ("check", "sq=3"), ("run", *"--q q.npy --k q.npy --v q.npy --out o.npy".split()):
+            process = self.fovea(*arguments, wanted=IMPOSSIBLE, environment={"FOVEA_TUNING": "bad"})
+            self.assertIn("FOVEA_TUNING: " + text, process.stdout + process.stderr)
+        self.assertIn("--tuning: " + text, self.fovea("info", "--tuning", "bad", wanted=IMPOSSIBLE).stderr)
+        self.assertIn("--from: " + text, self.fovea("tune", "--from", "bad", wanted=IMPOSSIBLE).stderr)
+        self.assertEqual(self.files(), ["bad", "q.npy"])
+
+    def test_a_table_that_cannot_be_written_is_an_error_before_anything_is_measured(self):
+        for out in "none/table", ".":
+            process = self.fovea("tune", "--out", out, wanted=IMPOSSIBLE)
+            self.assertIn(f"--out: {out}: ", process.stderr)
+        self.assertEqual(self.files(), [])
 
 
 class Run(CommandTest):

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
-#include <functional>
 
 #include <nlohmann/json.hpp>
 
@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   std::vector<std::string> levels;
   int32_t threads = 1;
-  std::string out;
+  std::string from, out;
   bool quick = false, check = false, json = false;
 };
 
@@ -74,11 +74,19 @@ std::vector<int64_t> candidates(const TuningParameter &parameter, const KernelSh
   return all;
 }
 
+// What a value of a parameter did to the time of the calls that it matters to, when it was tried.
+struct Trial {
+  const TuningParameter *parameter;
+  int64_t value;
+  double ratio;  // of the times, with this value and with the best so far
+};
+
 // A kernel of a level, and which values its parameters have.
 struct Level {
   fovea_isa isa;
   int32_t kernel;  // its place in the registry
   Tuning defaults, tuned;
+  std::vector<Trial> trials;
 };
 
 // A call of a shape, with its memory.
@@ -183,7 +191,7 @@ class Tuner {
   }
 
  private:
-  double seconds() const { return options_.quick ? 0.05 : 0.3; }  // for one comparison
+  double seconds() const { return options_.quick ? 0.1 : 0.6; }  // for one comparison
 
   ContextPtr context(const Tuning &tuning) const {
     fovea_options o;
@@ -255,8 +263,13 @@ class Tuner {
 
   static double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-  // Over the shapes that it matters to, in the mean.
-  bool is_better(const Tuning &tuning) {
+  struct Mean {
+    double log_ratio, noise;
+    bool is_better() const { return -log_ratio > std::max(kLeastGain, kSure * noise); }
+  };
+
+  // Over the shapes that it matters to; 0 where there is none.
+  Mean compare_with_best(const Tuning &tuning) {
     double sum = 0, variance = 0, count = 0;
     for (const auto &workload : workloads_) {
       if (!may_differ(*workload, level_->tuned, tuning)) continue;
@@ -265,14 +278,17 @@ class Tuner {
       variance += c.noise * c.noise;
       count += 1;
     }
-    return count > 0 && -sum / count > std::max(kLeastGain, kSure * std::sqrt(variance) / count);
+    if (count == 0) return {0, 0};
+    return {sum / count, std::sqrt(variance) / count};
   }
 
   void try_value(const TuningParameter &parameter, int64_t value) {
     progress_.stage(std::string(fovea_isa_name(level_->isa)) + ": " + parameter.name + " = " + std::to_string(value));
     Tuning tuning = level_->tuned;
     tuning.*parameter.value = value;
-    if (is_better(tuning) && is_better(tuning)) level_->tuned = tuning;  // twice: luck does not last
+    const Mean mean = compare_with_best(tuning);
+    if (mean.log_ratio != 0) level_->trials.push_back({&parameter, value, std::exp(mean.log_ratio)});
+    if (mean.is_better() && compare_with_best(tuning).is_better()) level_->tuned = tuning;  // twice: luck does not last
   }
 
   const Options &options_;
@@ -285,27 +301,50 @@ class Tuner {
 
 std::string threads_text(int32_t threads) { return std::to_string(threads) + (threads == 1 ? " thread" : " threads"); }
 
-void write_table(const Options &options, const std::vector<Level> &levels) {
-  const std::string temporary = options.out + "." + std::to_string(getpid()) + ".tmp";
-  errno = 0;
-  std::ofstream stream(temporary, std::ios::trunc);
-  const bool made = stream.is_open();
-  stream << "# fovea tune: Fovea " << fovea_version() << ", " << threads_text(options.threads) << ", " << cpu_name() << "\n";
-  stream << "format = " << kTuningFormat << "\n";
+// A file that appears whole or not at all. Made at once, so that nothing is measured for a file that cannot be written.
+class OutputFile {
+ public:
+  explicit OutputFile(const std::string &name) : name_(name), temporary_(name + "." + std::to_string(getpid()) + ".tmp") {
+    std::error_code ignored;
+    if (std::filesystem::is_directory(name, ignored)) throw InputError("--out: " + name + ": is a directory");
+    errno = 0;
+    stream_.open(temporary_, std::ios::trunc);
+    if (!stream_) fail();
+  }
+  OutputFile(const OutputFile &) = delete;
+  OutputFile &operator=(const OutputFile &) = delete;
+  ~OutputFile() {
+    if (stream_.is_open()) std::remove(temporary_.c_str());
+  }
+
+  void commit(const std::string &text) {
+    errno = 0;
+    stream_ << text << std::flush;
+    if (!stream_ || std::rename(temporary_.c_str(), name_.c_str()) != 0) fail();
+    stream_.close();
+  }
+
+ private:
+  [[noreturn]] void fail() const {
+    throw InputError("--out: " + name_ + ": " + (errno != 0 ? std::strerror(errno) : "cannot be written"));
+  }
+
+  const std::string name_, temporary_;
+  std::ofstream stream_;
+};
+
+std::string table(const Options &options, const std::vector<Level> &levels) {
+  std::string text = std::string("# fovea tune: Fovea ") + fovea_version() + ", " + threads_text(options.threads) + ", " +
+                     cpu_name() + "\nformat = " + std::to_string(kTuningFormat) + "\n";
   for (const Level &level : levels) {
-    stream << "\n";
+    text += "\n";
     for (const TuningParameter &parameter : kTuningParameters) {
       const int64_t value = level.tuned.*parameter.value, usual = level.defaults.*parameter.value;
-      stream << fovea_isa_name(level.isa) << "." << parameter.name << " = " << value;
-      if (value != usual) stream << "  # " << usual << " by default";
-      stream << "\n";
+      text += std::string(fovea_isa_name(level.isa)) + "." + parameter.name + " = " + std::to_string(value);
+      text += (value == usual ? "" : "  # " + std::to_string(usual) + " by default") + "\n";
     }
   }
-  stream.close();
-  if (stream && std::rename(temporary.c_str(), options.out.c_str()) == 0) return;
-  const std::string reason = errno != 0 ? std::strerror(errno) : "cannot be written";
-  if (made) std::remove(temporary.c_str());
-  throw InputError("--out: " + options.out + ": " + reason);
+  return text;
 }
 
 // The levels that are asked for, or all usable ones, each with the kernel that it does not share with another.
@@ -322,20 +361,27 @@ std::vector<Level> choose_levels(const Options &options) {
   std::vector<Level> levels;
   const KernelEntry *entries;
   const int32_t count = kernel_entries(&entries);
+  ForwardKernel kernels[kKernelCount];
+  for (int32_t i = 0; i < count; ++i) kernels[i] = *entries[i].kernel;
+  if (!options.from.empty()) require_ok(load_tuning("--from", options.from.c_str(), kernels));
   for (const fovea_isa isa : chosen) {
     for (int32_t i = 0; i < count; ++i) {
       if (entries[i].level != isa || !fits_vectors(entries[i], cpu_features())) continue;
-      levels.push_back({isa, i, entries[i].kernel->tuning, entries[i].kernel->tuning});
+      levels.push_back({isa, i, entries[i].kernel->tuning, kernels[i].tuning, {}});
     }
   }
   return levels;
 }
 
 void print(const nlohmann::ordered_json &level) {
-  std::printf("%s\n  %-20s  %12s  %12s\n", level["level"].get<std::string>().c_str(), "parameter", "default", "tuned");
+  std::printf("%s\n  %-20s  %12s  %12s     tried: time / that of the best so far\n", level["level"].get<std::string>().c_str(),
+              "parameter", "default", "tuned");
   for (const auto &p : level["parameters"]) {
-    std::printf("  %-20s  %12lld  %12lld%s\n", p["name"].get<std::string>().c_str(), p["default"].get<long long>(),
-                p["tuned"].get<long long>(), p["default"] == p["tuned"] ? "" : "  *");
+    std::printf("  %-20s  %12lld  %12lld%s", p["name"].get<std::string>().c_str(), p["default"].get<long long>(),
+                p["tuned"].get<long long>(), p["default"] == p["tuned"] ? "   " : " * ");
+    for (const auto &trial : p["tried"])
+      std::printf("  %lld: %.3f", trial["value"].get<long long>(), trial["ratio"].get<double>());
+    std::printf("\n");
   }
   std::printf("  %-20s  %-24s  %11s  %11s  %s\n", "shape", "", "default ms", "tuned ms", "default / tuned");
   for (const auto &s : level["shapes"]) {
@@ -348,6 +394,7 @@ void print(const nlohmann::ordered_json &level) {
 
 int run(const Options &options) {
   std::vector<Level> levels = choose_levels(options);
+  const auto file = options.out.empty() ? nullptr : std::make_unique<OutputFile>(options.out);
   nlohmann::ordered_json report;
   report["version"] = fovea_version();
   report["cpu"] = cpu_name();
@@ -362,15 +409,23 @@ int run(const Options &options) {
       entry["shapes"] = tuner.compare_with_defaults();
     }
     entry["parameters"] = nlohmann::ordered_json::array();
-    for (const TuningParameter &parameter : kTuningParameters)
-      entry["parameters"].push_back(
-          {{"name", parameter.name}, {"default", level.defaults.*parameter.value}, {"tuned", level.tuned.*parameter.value}});
+    for (const TuningParameter &parameter : kTuningParameters) {
+      nlohmann::ordered_json tried = nlohmann::ordered_json::array();
+      for (const Trial &trial : level.trials) {
+        if (trial.parameter == &parameter) tried.push_back({{"value", trial.value}, {"ratio", trial.ratio}});
+      }
+      entry["parameters"].push_back({{"name", parameter.name},
+                                     {"default", level.defaults.*parameter.value},
+                                     {"tuned", level.tuned.*parameter.value},
+                                     {"tried", tried}});
+    }
     for (const auto &shape : entry["shapes"])
       good &= shape["ratio"].get<double>() - kSure * shape["noise"].get<double>() <= 1 + kCheckedLoss;
     if (!options.json) print(entry);
+    std::fflush(stdout);
     report["levels"].push_back(entry);
   }
-  if (!options.out.empty()) write_table(options, levels);
+  if (file) file->commit(table(options, levels));
   report["written"] = options.out;
   report["defaults_are_good"] = good;
   if (options.json) {
@@ -394,6 +449,7 @@ void add_tune(CLI::App &app, int &exit_code) {
   command->add_option("--threads", options->threads, "Threads to compute with")
       ->check(CLI::Range(1, FOVEA_MAX_THREADS))
       ->capture_default_str();
+  command->add_option("--from", options->from, "Begin with this table in place of the defaults")->type_name("FILE");
   command->add_option("--out", options->out, "Write the table to this file, which is replaced as a whole")->type_name("FILE");
   command->add_flag("--quick", options->quick, "Fewer shapes, less often: seconds a level in place of minutes");
   command->add_flag("--check", options->check, "Exit with 1 where the defaults are more than 3 % slower than what was found");

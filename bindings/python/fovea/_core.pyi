@@ -8,12 +8,13 @@ IntegerTable: TypeAlias = Sequence[Sequence[int]] | Array
 
 class Context:
     """
-    A level of instructions and a number of threads.
+    A level of instructions, a number of threads, and a table of tuning.
 
     Args:
         isa: "scalar", "avx2", "avx512", "avx512_bf16", "neon", "neon_bf16", "sve" or "sve_bf16". None: what the environment variable FOVEA_ISA
             names, or the best that this CPU and OS allow. A level that is not to be had is an error, never a fallback.
         threads: 1 to 8192. None: the least of OMP_NUM_THREADS, the CPUs that this process may run on and the CPU quota of its control group.
+        tuning: a file that `fovea tune` wrote, which is read once, here. None: what the environment variable FOVEA_TUNING names. "": no file.
 
     A context is immutable, and any number of Python threads may use it at a time: one call has its threads, the others meanwhile
     compute on their own thread. No bit of a result depends on any of that, but on the level. A context that is not used costs
@@ -21,10 +22,10 @@ class Context:
 
     Raises:
         UnsupportedError: the level is not to be had here; the text says why.
-        ArgumentError: no such level, or such a number of threads.
+        ArgumentError: no such level, or such a number of threads, or a fault in the table, whose line the text names.
     """
 
-    def __init__(self, *, isa: str | None = None, threads: int | None = None) -> None: ...
+    def __init__(self, *, isa: str | None = None, threads: int | None = None, tuning: str | None = None) -> None: ...
 
     @property
     def isa(self) -> str:
@@ -33,6 +34,10 @@ class Context:
     @property
     def threads(self) -> int:
         """How many threads a call may use, the caller's included."""
+
+    @property
+    def tuning(self) -> str:
+        """The file that the parameters come from, "" where none was given."""
 
     def __repr__(self) -> str: ...
 

@@ -66,21 +66,25 @@ double multiply_adds(const fovea_params &p) {
 
 }  // namespace
 
-Context::Context(const std::optional<std::string> &isa, std::optional<int64_t> threads) {
+Context::Context(const std::optional<std::string> &isa, std::optional<int64_t> threads,
+                 const std::optional<std::string> &tuning) {
   const fovea_isa level = isa ? level_named(*isa) : FOVEA_ISA_AUTO;
   const int64_t workers = threads ? *threads : default_threads();
   if (workers < 1 || workers > FOVEA_MAX_THREADS)
     fail(FOVEA_ERR_INVALID_ARGUMENT, "threads: %lld is not in 1..%d", static_cast<long long>(workers), FOVEA_MAX_THREADS);
+  if (tuning && tuning->find('\0') != std::string::npos) fail(FOVEA_ERR_INVALID_ARGUMENT, "tuning: has a NUL character");
+  const char *file = tuning ? tuning->c_str() : nullptr;
   if (workers > 1) pool_ = std::make_unique<Pool>(int32_t(workers));
-  parallel_ = create(level, pool_.get());
-  serial_ = create(fovea_context_isa(parallel_.get()), nullptr);
+  parallel_ = create(level, pool_.get(), file);
+  serial_ = create(fovea_context_isa(parallel_.get()), nullptr, file);
 }
 
-Context::Owned Context::create(fovea_isa isa, Pool *pool) {
+Context::Owned Context::create(fovea_isa isa, Pool *pool, const char *tuning) {
   fovea_options options;
   fovea_options_init(&options, sizeof options);
   options.isa = isa;
   options.num_threads = 1;
+  options.tuning = tuning;
   fovea_executor executor;
   if (pool) {
     executor = pool->executor();
@@ -93,7 +97,7 @@ Context::Owned Context::create(fovea_isa isa, Pool *pool) {
 
 const Context &Context::standard() {
   static const Context *context = nullptr;  // the GIL guards it
-  if (!context) context = new Context(std::nullopt, std::nullopt);
+  if (!context) context = new Context(std::nullopt, std::nullopt, std::nullopt);
   return *context;
 }
 

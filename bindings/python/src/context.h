@@ -13,8 +13,9 @@ namespace fovea_python {
 
 class Context {
  public:
-  // No name: the best level, or what FOVEA_ISA in the environment says. No threads: what this process may use.
-  Context(const std::optional<std::string> &isa, std::optional<int64_t> threads);
+  // No name: the best level, or what FOVEA_ISA in the environment says. No threads: what this process may use. No file: what FOVEA_TUNING
+  // names.
+  Context(const std::optional<std::string> &isa, std::optional<int64_t> threads, const std::optional<std::string> &tuning);
 
   // That of calls which name none. Never destroyed: threads of the host may still be in a call when the process ends.
   static const Context &standard();
@@ -25,6 +26,7 @@ class Context {
 
   const char *isa() const { return fovea_isa_name(fovea_context_isa(get())); }
   int32_t threads() const { return fovea_context_threads(get()); }
+  const char *tuning() const { return fovea_context_tuning(get()); }
 
   // fovea_forward() without the GIL, on memory that each thread of the host keeps.
   void forward(const fovea_params &p) const;
@@ -36,7 +38,7 @@ class Context {
     void operator()(fovea_context *c) const { fovea_context_destroy(c); }
   };
   using Owned = std::unique_ptr<fovea_context, Destroy>;
-  static Owned create(fovea_isa isa, Pool *pool);
+  static Owned create(fovea_isa isa, Pool *pool, const char *tuning);
 
   std::unique_ptr<Pool> pool_;
   Owned parallel_, serial_;

@@ -63,6 +63,7 @@ nb::dict info() {
   result["version"] = fovea_version();
   result["isa"] = Context::standard().isa();
   result["threads"] = Context::standard().threads();
+  result["tuning"] = Context::standard().tuning();
   result["levels"] = refusals;
   return result;
 }
@@ -127,12 +128,13 @@ NB_MODULE(_core, m) {
   nb::set_leak_warnings(false);  // contexts may outlive the interpreter: daemon threads use them
 
   m.attr("__version__") = fovea_version();
-  nb::class_<Context>(m, "Context", R"(A level of instructions and a number of threads.
+  nb::class_<Context>(m, "Context", R"(A level of instructions, a number of threads, and a table of tuning.
 
 Args:
     isa: "scalar", "avx2", "avx512", "avx512_bf16", "neon", "neon_bf16", "sve" or "sve_bf16". None: what the environment variable FOVEA_ISA
         names, or the best that this CPU and OS allow. A level that is not to be had is an error, never a fallback.
     threads: 1 to 8192. None: the least of OMP_NUM_THREADS, the CPUs that this process may run on and the CPU quota of its control group.
+    tuning: a file that `fovea tune` wrote, which is read once, here. None: what the environment variable FOVEA_TUNING names. "": no file.
 
 A context is immutable, and any number of Python threads may use it at a time: one call has its threads, the others meanwhile
 compute on their own thread. No bit of a result depends on any of that, but on the level. A context that is not used costs
@@ -140,11 +142,12 @@ nothing: threads start when a call has work for them, and sleep between calls. I
 
 Raises:
     UnsupportedError: the level is not to be had here; the text says why.
-    ArgumentError: no such level, or such a number of threads.)")
-      .def(nb::init<const std::optional<std::string> &, std::optional<int64_t>>(), nb::kw_only(), "isa"_a = nb::none(),
-           "threads"_a = nb::none())
+    ArgumentError: no such level, or such a number of threads, or a fault in the table, whose line the text names.)")
+      .def(nb::init<const std::optional<std::string> &, std::optional<int64_t>, const std::optional<std::string> &>(),
+           nb::kw_only(), "isa"_a = nb::none(), "threads"_a = nb::none(), "tuning"_a = nb::none())
       .def_prop_ro("isa", &Context::isa, "The name of the level.")
       .def_prop_ro("threads", &Context::threads, "How many threads a call may use, the caller's included.")
+      .def_prop_ro("tuning", &Context::tuning, "The file that the parameters come from, \"\" where none was given.")
       .def("__repr__", [](const Context &c) {
         return std::string("fovea.Context(isa='") + c.isa() + "', threads=" + std::to_string(c.threads()) + ")";
       });

@@ -1,6 +1,7 @@
 """Threads of the host, threads of the package, forks and the end of the process."""
 
 import os
+import pathlib
 import subprocess
 import sys
 import textwrap
@@ -170,6 +171,28 @@ def test_the_environment_chooses_what_calls_without_a_context_use():
     done = run(program, env=environment)
     assert "fovea.errors.ArgumentError: FOVEA_ISA" in done.stderr
     assert fovea.info()["threads"] <= len(os.sched_getaffinity(0))
+
+
+def test_a_table_of_tuning_is_taken_from_argument_and_environment(tmp_path, monkeypatch):
+    monkeypatch.delenv("FOVEA_TUNING", raising=False)
+    q = np.ones((1, 1, 5, 8), np.float32)
+    panels = lambda context: fovea.explain(q, q, q, context=context)["group_panels"]
+    table, other, bad = (str(tmp_path / name) for name in ("table", "other", "bad"))
+    for path, text in ((table, "scalar.group_panels = 3"), (other, "scalar.group_panels = 4"), (bad, "scalar.group_panels = 0")):
+        pathlib.Path(path).write_text(f"format = 1\n{text}\n")
+    usual = fovea.Context(isa="scalar")
+    assert usual.tuning == "" and panels(usual) not in (3, 4)
+    for threads in 1, 3:
+        tuned = fovea.Context(isa="scalar", threads=threads, tuning=table)
+        assert (tuned.tuning, panels(tuned)) == (table, 3)
+    monkeypatch.setenv("FOVEA_TUNING", other)
+    assert panels(fovea.Context(isa="scalar")) == 4 and panels(fovea.Context(isa="scalar", tuning=table)) == 3
+    assert panels(fovea.Context(isa="scalar", tuning="")) == panels(usual)
+    for path, text in ((bad, "line 2: scalar.group_panels: 0 is not in"), (str(tmp_path / "none"), "No such file"), ("a\0b", "NUL")):
+        with pytest.raises(fovea.ArgumentError, match=text):
+            fovea.Context(tuning=path)
+    program = "import fovea; print(fovea.info()['tuning'])"
+    assert run(program, env={**os.environ, "FOVEA_TUNING": table}).stdout == table + "\n"
 
 
 def test_a_context_says_what_it_is():
