@@ -10,8 +10,8 @@
 
 namespace fovea {
 
-// A worker's scratch for dims up to 256 takes twice task_bytes, 0.5 MiB of converted keys and values, and what up to 32 panels need whatever
-// their dims, which is below 2 MiB with the longest vectors: within the 8 MiB of fovea.h whatever a table says. PlanTest holds it to that.
+// A worker's scratch for dims up to 256 takes at most twice task_bytes, 0.5 MiB of converted keys and values, and 2.5 MiB that 32 panels need
+// whatever their dims where vectors have 2048 bits: within the 8 MiB of fovea.h whatever a table says. PlanTest holds it to that.
 const TuningParameter kTuningParameters[kTuningParameterCount] = {
     {"panel_rows", &Tuning::panel_rows, 1, INT64_MAX, true},
     {"window_panel_rows", &Tuning::window_panel_rows, 1, INT64_MAX, true},

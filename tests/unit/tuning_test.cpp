@@ -2,9 +2,8 @@
 #include "api/tuning.h"
 
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
-#include <cstring>
+#include <algorithm>
 #include <memory>
 #include <vector>
 

@@ -191,7 +191,7 @@ class Tuner {
   }
 
  private:
-  double seconds() const { return options_.quick ? 0.1 : 0.6; }  // for one comparison
+  double seconds() const { return options_.quick ? 0.1 : 0.4; }  // for one comparison
 
   ContextPtr context(const Tuning &tuning) const {
     fovea_options o;
