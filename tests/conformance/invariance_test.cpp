@@ -133,7 +133,7 @@ TEST_P(InvarianceTest, BitsDependOnNeitherThreadsNorExecutor) {
 
 TEST_P(InvarianceTest, BitsDependOnNoTuning) {
   std::vector<std::string> tables = {table(Values::kLeast), table(Values::kMost)};
-  for (uint32_t seed = 1; seed <= 4; ++seed) tables.push_back(table(Values::kRandom, seed));
+  for (uint32_t seed = 1; seed <= 3; ++seed) tables.push_back(table(Values::kRandom, seed));
   for (const char *shape : all_shapes()) {
     ProblemLine line = parsed(shape);
     const Bits usual = bits_of(line);

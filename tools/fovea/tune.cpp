@@ -1,4 +1,5 @@
 // fovea tune: the parameters that are fastest on this machine, level by level, and the table of them that the library loads.
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,8 +20,6 @@
 
 namespace fovea::tools {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct Options {
   std::vector<std::string> levels;
@@ -232,7 +231,7 @@ class Tuner {
     run_calls(*contexts[0], workload, 1);
     const int64_t calls = std::max<int64_t>(1, std::llround(kShortestSample / run_calls(*contexts[0], workload, 1)));
     std::vector<double> times[2], ratios;
-    for (const Clock::time_point begin = Clock::now(); ratios.size() < kFewestPairs || seconds_since(begin) < seconds;) {
+    for (const double begin = now(); ratios.size() < kFewestPairs || now() - begin < seconds;) {
       const size_t leads = ratios.size() % 2;
       for (const size_t which : {leads, 1 - leads}) times[which].push_back(run_calls(*contexts[which], workload, calls));
       ratios.push_back(times[1].back() / times[0].back());
@@ -245,8 +244,7 @@ class Tuner {
     const ContextPtr alone = context(tuning);
     std::vector<double> times;
     run_calls(*alone, workload, 1);
-    for (const Clock::time_point begin = Clock::now(); times.empty() || seconds_since(begin) < seconds;)
-      times.push_back(run_calls(*alone, workload, 1));
+    for (const double begin = now(); times.empty() || now() - begin < seconds;) times.push_back(run_calls(*alone, workload, 1));
     return median(times);
   }
 
@@ -255,13 +253,18 @@ class Tuner {
     size_t bytes;
     require_ok(fovea_workspace_size(&context, &workload.params(), &bytes));
     if (workspace_.size() < bytes) workspace_.resize(bytes);
-    const Clock::time_point begin = Clock::now();
+    const double begin = now();
     for (int64_t i = 0; i < calls; ++i)
       require_ok(fovea_forward(&context, &workload.params(), workspace_.data(), workspace_.size()));
-    return seconds_since(begin) / static_cast<double>(calls);
+    return (now() - begin) / static_cast<double>(calls);
   }
 
-  static double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+  // Of one thread the time that it has a processor, which others take little of.
+  double now() const {
+    timespec t;
+    clock_gettime(options_.threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+  }
 
   struct Mean {
     double log_ratio, noise;
