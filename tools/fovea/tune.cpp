@@ -108,8 +108,9 @@ class Workload {
 
  private:
   void fill(fovea_tensor &tensor, int64_t count, fovea_dtype type) {
+    constexpr uintptr_t kLineBytes = 64;  // which tensors begin with, as most allocators have it
     const bool half = type == FOVEA_BF16;
-    memory_.emplace_back(static_cast<size_t>(half ? (count + 1) / 2 : count));
+    memory_.emplace_back(static_cast<size_t>(half ? (count + 1) / 2 : count) + kLineBytes / sizeof(uint32_t));
     uint32_t random = 1;
     for (uint32_t &bits : memory_.back()) {
       random = random * 1664525 + 1013904223;  // Numerical Recipes' generator
@@ -117,7 +118,8 @@ class Workload {
       std::memcpy(&bits, &number, sizeof bits);
       if (half) bits = bits >> 16 | (bits & 0xffff0000);
     }
-    tensor.data = memory_.back().data();
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(memory_.back().data());
+    tensor.data = reinterpret_cast<void *>((begin + kLineBytes - 1) / kLineBytes * kLineBytes);
     tensor.dtype = type;
   }
 
