@@ -15,7 +15,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from matplotlib.ticker import LogLocator, NullLocator, ScalarFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from report import comparisons, read, roof
 
@@ -178,8 +178,9 @@ def draw_roofline(axes, level, type_, bandwidths):
     axes.set_xlim(left, right)
     axes.set_ylim(min(0.7 * min(y for _, y, _ in points), 0.1 * peak), peak)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter(ScalarFormatter())
+        low, high = axis.get_view_interval()
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_locator(NullLocator())
     axes.set_xlabel("flops a byte", fontsize=8)
     axes.set_ylabel("GFLOP/s", fontsize=8)

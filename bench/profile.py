@@ -43,6 +43,7 @@ PARTS = {
 # Making the tensors is no part of a call, where a cache is filled by fovea_kv_append() neither.
 OF_THE_BENCH = r"^(?!fovea)|^fovea::(bench|reference)\b|append|for_each_part|write_row|load_floats|quantise|scale_i8|largest_magnitude"
 SAMPLES_A_SECOND = 4000
+TINY = 1e-5  # seconds of a call that its multiply-adds are a small part of
 PRODUCTS = ("scores and exponentials", "product with V")
 
 
@@ -60,7 +61,7 @@ def main():
     for isa in arguments.isa.split(",") if profile is sampled else ["avx2"]:
         for kind, shape in kinds:
             print(f"{isa}: {shape}", file=sys.stderr, flush=True)
-            report, counts = profile([arguments.bench, "--no-peer", "--keep-disturbed", "--isa", isa, "--shape", shape])
+            report, counts = profile([arguments.bench, "--no-peer", "--isa", isa, "--shape", shape])
             results.append({"kind": kind, "shape": shape, "isa": isa, "counted": profile.__name__, "parts": parts(counts), "report": report})
     text = section(results)
     print(text)
@@ -86,11 +87,13 @@ def run(command, **options):
 
 
 def measure(command, folder):
-    """Runs fovea_bench under a tool; the report of its one level."""
-    done = run([*command, "--json", f"{folder}/report.json"])
-    if done.returncode != 0:
+    """Runs fovea_bench under a tool; the report of its one level. One without a figure, for lack of rest, has its parts nevertheless."""
+    path = Path(folder, "report.json")
+    done = run([*command, "--json", str(path)])
+    level = json.loads(path.read_text())["levels"][0] if path.exists() else {}
+    if not any("fovea" in result for result in level.get("results", [])):
         sys.exit(f"{' '.join(map(str, command))}:\n{done.stdout}{done.stderr}")
-    return json.loads(Path(folder, "report.json").read_text())["levels"][0]
+    return level
 
 
 def sampled(bench):
@@ -104,14 +107,14 @@ def sampled(bench):
 
 
 def instructions(bench):
-    """The report, and instructions by function."""
+    """The report, and instructions by function, of the bench and of its child, which measures the level."""
     with tempfile.TemporaryDirectory() as folder:
-        counts = f"{folder}/counts"
-        report = measure(["valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={counts}", "--trace-children=yes", *bench, "--min-time",
-                          "0.0001", "--repetitions", "3"], folder)
-        # The level is measured in a child, whose counts are in a file with its process's number.
-        largest = max(Path(folder).glob("counts*"), key=lambda path: path.stat().st_size)
-        return report, of_callgrind(run(["callgrind_annotate", "--threshold=100", str(largest)], check=True).stdout)
+        report = measure(["valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={folder}/counts.%p", *bench, "--keep-disturbed",
+                          "--min-time", "0.0001", "--repetitions", "3"], folder)
+        counts = collections.Counter()
+        for path in Path(folder).glob("counts.*"):
+            counts += of_callgrind(run(["callgrind_annotate", "--threshold=100", str(path)], check=True).stdout)
+        return report, counts
 
 
 def of_perf(text):
@@ -167,15 +170,18 @@ def table(results):
         level, (measured,) = result["report"], result["report"]["results"]
         counts = result["parts"]
         whole = sum(counts.values())
-        if result["counted"] != "sampled":
-            time = limit = ""
-        else:
+        time = limit = ""
+        if has_time(result):
             seconds = measured["fovea"]["seconds"]
             time = f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
             limit = f"{share_of_limit(level['peak'], measured):.0%}"
         cells = [cell(part, counts[part] / whole, result) for part in PARTS]
-        rows.append(f"| {result['kind']}: {result['shape']} | {time} | {limit} | {' | '.join(cells)} |")
+        rows.append(f"| {result['kind']}{': ' * bool(result['kind'])}{result['shape']} | {time} | {limit} | {' | '.join(cells)} |")
     return "\n".join(rows)
+
+
+def has_time(result):
+    return result["counted"] == "sampled" and "share" in result["report"]["results"][0]["fovea"]
 
 
 def share_of_limit(peak, measured):
@@ -186,7 +192,7 @@ def share_of_limit(peak, measured):
 def cell(part, share, result):
     """Its share of the time; and where a call is multiply-adds, what those of the part alone make of the peak of their instruction."""
     (measured,) = result["report"]["results"]
-    if part not in PRODUCTS or "bandwidth" in measured or result["counted"] != "sampled" or measured["fovea"]["seconds"] < 1e-5 or share == 0:
+    if part not in PRODUCTS or share == 0 or not has_time(result) or "bandwidth" in measured or measured["fovea"]["seconds"] < TINY:
         return f"{share:.1%}"
     peak = result["report"]["peak"]
     dims = re.match(r"(?:\d+,){5}(\d+)(?:/(\d+))?", measured["shape"])

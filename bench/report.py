@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Puts the figures of reports of fovea_bench as Markdown tables between the marks of a page.
+"""Puts the figures of a report of fovea_bench as Markdown tables between the marks of the pages named.
 
-usage: bench/report.py PAGE REPORT.json...
+usage: bench/report.py REPORT.json PAGE...
 
 The marks are lines of their own: <!-- measured: begin --> and <!-- measured: end --> around the shapes in f32; "core16" in place of "measured"
-around those in f16 and bf16, and "decode", "features", "types" and "scaling" likewise. What the page has no marks for, and what the reports do
+around those in f16 and bf16, and "decode", "features", "types" and "scaling" likewise. What a page has no marks for, and what the report does
 not have, is left as it is.
 """
 import argparse
@@ -15,18 +15,19 @@ from pathlib import Path
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("page", help="Markdown file with the marks")
-    parser.add_argument("reports", nargs="+", metavar="REPORT.json", help="what fovea_bench --json wrote, on one machine")
+    parser.add_argument("report", help="what fovea_bench --json wrote")
+    parser.add_argument("pages", nargs="+", help="Markdown files with the marks")
     arguments = parser.parse_args()
-    report = read(arguments.reports)
+    report = read([arguments.report])
     if report["disturbed_kept"]:
-        sys.exit("a report was made with --keep-disturbed or --quick: its figures are not for a page")
+        sys.exit("the report was made with --keep-disturbed or --quick: its figures are not for a page")
     sections = make_sections(report)
-    content = Path(arguments.page).read_text()
-    found = {name: text for name, text in sections.items() if f"<!-- {name}: begin -->" in content}
-    if not found:
-        sys.exit(f"{arguments.page}: has no marks for any of: {', '.join(sections) or 'nothing measured'}")
-    put(arguments.page, found)
+    for page in arguments.pages:
+        content = Path(page).read_text()
+        found = {name: text for name, text in sections.items() if f"<!-- {name}: begin -->" in content}
+        if not found:
+            sys.exit(f"{page}: has no marks for any of: {', '.join(sections) or 'nothing measured'}")
+        put(page, found)
 
 
 def read(paths):
@@ -40,24 +41,26 @@ def read(paths):
                 whole[name] += value
             else:
                 whole.setdefault(name, value)
-    peer = {"peer": report["peer"] for report in reports if "peer" in report}
-    return {**reports[0], **peer, "disturbed_kept": any(report["disturbed_kept"] for report in reports), "levels": list(levels.values())}
+    return {**reports[0], **{"peer": report["peer"] for report in reports if "peer" in report},
+            "date": ", ".join(sorted({report["date"] for report in reports})),
+            "disturbed_kept": any(report["disturbed_kept"] for report in reports), "levels": list(levels.values())}
 
 
 def make_sections(report):
     sections = {}
-    for name, make, belongs in (("measured", shape_tables, lambda r: not r["decode"] and r["type"] == "f32"),
-                                ("core16", core16_table, lambda r: not r["decode"] and r["type"] != "f32"),
-                                ("decode", decode_tables, lambda r: r["decode"])):
+    beside = f", beside {report['peer']}" if "peer" in report else ""
+    for name, make, more, belongs in (("measured", shape_tables, f"{beside}, f32", lambda r: not r["decode"] and r["type"] == "f32"),
+                                      ("core16", core16_table, "", lambda r: not r["decode"] and r["type"] != "f32"),
+                                      ("decode", decode_tables, "", lambda r: r["decode"])):
         parts = [{**level, "results": [r for r in level["results"] if belongs(r)]} for level in report["levels"]]
-        if parts := [part for part in parts if part["results"] or "failure" in part]:
-            sections[name] = f"{head(report)}\n\n{make(parts)}"
+        if any(part["results"] for part in parts):
+            sections[name] = f"{head(report, more)}\n\n{make([part for part in parts if part['results'] or 'failure' in part])}"
     for name in ("features", "types"):
         if levels := [level for level in report["levels"] if comparisons(level, name)]:
             sections[name] = comparison_section(report, name, levels)
     if levels := [level for level in report["levels"] if level["scaling"]]:
-        sections["scaling"] = f"{head(report)}\n\n{scaling_table(levels)}"
-    return {name: text for name, text in sections.items() if "|" in text}
+        sections["scaling"] = f"Fovea {report['fovea']} on {report['processor']}, {report['date']}.\n\n{scaling_table(levels)}"
+    return sections
 
 
 def put(page, sections):
@@ -72,8 +75,8 @@ def put(page, sections):
     Path(page).write_text(content)
 
 
-def head(report):
-    return f"Fovea {report['fovea']}, {report['threads']} thread(s) on {report['processor']}, {report['date']}."
+def head(report, more=""):
+    return f"Fovea {report['fovea']}{more}, {report['threads']} thread(s) on {report['processor']}, {report['date']}."
 
 
 def comparisons(level, name):
