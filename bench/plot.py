@@ -36,7 +36,8 @@ def main():
     plt.rcParams["svg.hashsalt"] = "fovea"
     for name, figure in figures.items():
         note = "; all repetitions kept, disturbed ones too" if report["disturbed_kept"] else ""
-        figure.suptitle(f"Fovea {report['fovea']}, {report['threads']} thread(s) on {report['processor']}, {report['date']}{note}", fontsize=10)
+        threads = "" if name == "-scaling" else f", {report['threads']} thread(s)"
+        figure.suptitle(f"Fovea {report['fovea']}{threads} on {report['processor']}, {report['date']}{note}", fontsize=10)
         figure.savefig(f"{arguments.output}{name}.svg", metadata={"Date": None})
         figure.savefig(f"{arguments.output}{name}.png", dpi=150)
 
@@ -121,12 +122,16 @@ def draw_ratios(axes, results, limit, limit_name):
     bars = [(i, r["ratio"]) for i, r in enumerate(results) if "ratio" in r]
     axes.bar([i for i, _ in bars], [ratio for _, ratio in bars], 0.6, color="tab:blue", label="Fovea")
     limits = [(i, limit(r)) for i, r in enumerate(results) if limit(r)]
-    for i, ratio in bars:
-        axes.annotate(f"{ratio:.2f}", (i, max(ratio, dict(limits).get(i, 0))), (0, 2), textcoords="offset points", ha="center", fontsize=7)
     if limits:
         places, values = zip(*limits)
         axes.hlines(values, [i - 0.4 for i in places], [i + 0.4 for i in places], color="tab:red", label=limit_name)
-    axes.set_ylim(0, 1.3 * max(value for _, value in bars + limits))
+    top = 1.3 * max(value for _, value in bars + limits)
+    axes.set_ylim(0, top)
+    for i, ratio in bars:
+        if ratio > 0.2 * top:
+            axes.annotate(f"{ratio:.2f}", (i, ratio / 2), ha="center", va="center", color="white", fontsize=8)
+        else:  # above the bar, and its limit's line
+            axes.annotate(f"{ratio:.2f}", (i, max(ratio, dict(limits).get(i, 0))), (0, 2), textcoords="offset points", ha="center", fontsize=8)
     finish(axes)
 
 
@@ -164,7 +169,8 @@ def draw_roofline(axes, level, type_, bandwidths):
     """Flops a byte of queries, keys, values and outputs against speed, as the share of the peak beside it times the peak."""
     peak, f32_peak = roof(level["peak"], type_) / 1e9, level["peak"]["fma"] / 1e9
     points = [(r["flops_per_byte"], r["fovea"]["share"] * f32_peak, kind(r)) for r in level["results"] if measured(r) and r["type"] == type_]
-    left, right = 0.7 * min(x for x, *_ in points), 1.5 * max([x for x, *_ in points] + [peak * 1e9 / b for b in bandwidths.values()])
+    intensities = [x for x, *_ in points] + [peak * 1e9 / bandwidth for bandwidth in bandwidths.values()]  # slopes end in sight
+    left, right = 0.6 * min(intensities), 1.6 * max(intensities)
     for (name, bandwidth), style in zip(bandwidths.items(), ("-", "--")):
         axes.plot([left, peak * 1e9 / bandwidth], [left * bandwidth / 1e9, peak], color="black", linestyle=style, linewidth=1, label=name)
     if peak > f32_peak:
