@@ -6,10 +6,14 @@
     OUTPUT-decode           caches as shares of the speed of a plain read of the same bytes
     OUTPUT-scaling          several threads as multiples of the speed of one
 
-usage: bench/plot.py OUTPUT REPORT.json...   (writes .svg and .png)
+usage: bench/plot.py OUTPUT REPORT.json... [--markdown PAGE]   (writes .svg and .png)
+
+The page, which lies in the folder of OUTPUT, shows the plots between its marks, lines of their own: <!-- plot-roofline: begin --> and
+<!-- plot-roofline: end -->, and likewise plot-decode and plot-scaling.
 """
 import argparse
 import itertools
+from pathlib import Path
 
 import matplotlib
 
@@ -17,9 +21,11 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from report import comparisons, read, roof
+from report import comparisons, put, read, roof
 
 TYPES = ("f32", "f16", "bf16", "i8", "q8_0", "q4_0")
+CAPTIONS = {"roofline": "Calls by type, under the peak and the speed of reading", "decode": "Speed of caches by type and heads, as a share of a plain read",
+            "scaling": "Speed over that of one thread, with the machine's as a line"}
 GROUP_COLORS = {1: "tab:purple", 4: "tab:blue", 8: "tab:green", 16: "tab:orange"}
 
 
@@ -27,6 +33,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("output", help="path without its ending")
     parser.add_argument("reports", nargs="+", metavar="REPORT.json", help="what fovea_bench --json wrote, on one machine")
+    parser.add_argument("--markdown", metavar="PAGE", help="show the plots between the marks of that page")
     arguments = parser.parse_args()
     report = read(arguments.reports)
     figures = dict(make_figures(report))
@@ -40,6 +47,17 @@ def main():
         figure.suptitle(f"Fovea {report['fovea']}{threads} on {report['processor']}, {report['date']}{note}", fontsize=10)
         figure.savefig(f"{arguments.output}{name}.svg", metadata={"Date": None})
         figure.savefig(f"{arguments.output}{name}.png", dpi=150)
+    if arguments.markdown:
+        put(arguments.markdown, links(figures, Path(arguments.output).name))
+
+
+def links(names, output):
+    """{mark: the lines that show its plots}"""
+    shown = {}
+    for (kind, text), name in itertools.product(CAPTIONS.items(), names):
+        if name.startswith(f"-{kind}"):
+            shown.setdefault(f"plot-{kind}", []).append(f"![{text}{name.removeprefix(f'-{kind}').replace('-', ': ')}]({output}{name}.svg)")
+    return {mark: "\n".join(lines) for mark, lines in shown.items()}
 
 
 def make_figures(report):

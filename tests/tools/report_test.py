@@ -4,6 +4,7 @@ Usage: report_test.py SOURCE_FOLDER. Needs tools/requirements.txt.
 """
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -86,7 +87,11 @@ class Plots(unittest.TestCase):
             with tempfile.TemporaryDirectory() as folder:
                 written = pathlib.Path(folder, "report.json")
                 written.write_text(json.dumps(made))
-                subprocess.run([sys.executable, SOURCE / "bench/plot.py", f"{folder}/plot", written], check=True)
+                page = pathlib.Path(folder, "page.md")
+                page.write_text("".join(f"<!-- plot-{kind}: {edge} -->\n" for kind in ("roofline", "decode", "scaling") for edge in ("begin", "end")))
+                subprocess.run([sys.executable, SOURCE / "bench/plot.py", f"{folder}/plot", written, "--markdown", page], check=True)
+                shown = re.findall(r"\]\((\S+)\)", page.read_text())
+                self.assertEqual(sorted(shown), sorted(f"plot{name}.svg" for name in names if name))
                 drawn = sorted(path.name for path in pathlib.Path(folder).glob("plot*") if path.stat().st_size > 1000)
                 self.assertEqual(drawn, sorted(f"plot{name}.{ending}" for name in names for ending in ("png", "svg")))
 
