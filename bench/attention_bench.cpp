@@ -194,8 +194,8 @@ class Session {
       const double start = now(), waiting_start = waiting_seconds();
       r.first = seconds(first, first_calls);
       if (second) r.second = seconds(second, second_calls);
-      r.waiting = (waiting_seconds() - waiting_start) / (now() - start);
       r.extra = extra ? extra() : 0;
+      r.waiting = (waiting_seconds() - waiting_start) / (now() - start);
       r.peak = std::max(peak_before, peaks.fma());
       const double probe_after = peaks.probe();
       r.probe = std::min(probe, probe_after);

@@ -236,12 +236,13 @@ KINDS = {"several queries": ("o", "tab:red"), "several queries, causal": ("s", "
 def caches(levels):
     """A row of panels a level, a panel for each batch and number of keys; bars by type, and of each by the heads that share keys."""
     of_caches = [{**level, "results": [r for r in level["results"] if "bandwidth_share" in r]} for level in levels]
+    types = [type_ for type_ in TYPES if any(r["type"] == type_ for level in of_caches for r in level["results"])]
     sides = sorted({(sizes(r)[0], sizes(r)[4]) for level in of_caches for r in level["results"]})
     figure, axes = panels(len(levels), len(sides), width=1 + 4.4 * len(sides), height=2.8)
     for row, level in zip(axes, of_caches):
         for panel, (batch, keys) in zip(row, sides):
             results = [r for r in level["results"] if (sizes(r)[0], sizes(r)[4]) == (batch, keys)]
-            draw_caches(panel, results)
+            draw_caches(panel, results, types)
             panel.set_title(f"{level['isa']}: {batch} × {keys} keys", fontsize=9)
     handles, names = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(names), fontsize=8)
@@ -250,8 +251,7 @@ def caches(levels):
     return figure
 
 
-def draw_caches(axes, results):
-    types = [type_ for type_ in TYPES if any(r["type"] == type_ for r in results)]
+def draw_caches(axes, results, types):
     width = 0.8 / len(GROUP_COLORS)
     most = 1.0
     for i, (group, color) in enumerate(GROUP_COLORS.items()):
@@ -261,6 +261,7 @@ def draw_caches(axes, results):
                     linewidth=1, label="share of the roofline" if i + 1 == len(GROUP_COLORS) else None)
         most = max([most] + [r["roofline_share"] for _, r in bars])
     axes.set_ylim(0, most)
+    axes.set_xlim(-0.6, len(types) - 0.4)
     axes.set_xticks(range(len(types)), types, fontsize=8)
     axes.tick_params(labelsize=8)
     axes.grid(axis="y", alpha=0.3)
