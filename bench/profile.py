@@ -89,10 +89,12 @@ def run(command, **options):
 
 
 def measure(command, folder):
-    """Runs fovea_bench under a tool; the report of its one level. One without a figure, for lack of rest, has its parts nevertheless."""
+    """Runs fovea_bench under a tool; the report of its one level, with the head of the whole. One without a figure, for lack of rest, has its parts nevertheless."""
     path = Path(folder, "report.json")
     done = run([*command, "--json", str(path)])
-    level = json.loads(path.read_text())["levels"][0] if path.exists() else {}
+    report = json.loads(path.read_text()) if path.exists() else {"levels": [{}]}
+    (level,) = report.pop("levels")
+    level = {**report, **level}
     if not any("fovea" in result for result in level.get("results", [])):
         sys.exit(f"{' '.join(map(str, command))}:\n{done.stdout}{done.stderr}")
     return level
@@ -156,7 +158,8 @@ def without_arguments(symbol):
 def section(results):
     text = [f"**{isa}**{'' if counted == 'sampled' else ', instructions instead of time'}\n\n{table(group)}" for (isa, counted), group in
             grouped(results, lambda result: (result["isa"], result["counted"])).items()]
-    return "\n\n".join(text)
+    report = results[0]["report"]
+    return "\n\n".join([f"Fovea {report['fovea']}, one thread on {report['processor']}, {report['date']}.", *text])
 
 
 def grouped(results, key):
@@ -172,7 +175,7 @@ def table(results):
         level, (measured,) = result["report"], result["report"]["results"]
         counts = result["parts"]
         whole = sum(counts.values())
-        time = limit = ""
+        time, limit = "too busy" if result["counted"] == "sampled" else "", ""
         if has_time(result):
             seconds = measured["fovea"]["seconds"]
             time = f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"

@@ -33,7 +33,7 @@ CALLGRIND = f"""Ir
 
 def result(shape, type_="f32", counted="sampled", **more):
     return {"kind": "some kind", "shape": shape, "isa": "avx2", "counted": counted, "parts": calls.parts(calls.of_perf(PERF)), "report": {
-        "peak": {"fma": 1e11, "bf16_dot": 2e11},
+        "fovea": "1", "processor": "a CPU", "date": "today", "peak": {"fma": 1e11, "bf16_dot": 2e11},
         "results": [{"shape": shape, "type": type_, "fovea": {"seconds": 1e-3, "share": 0.8}, **more}]}}
 
 
@@ -59,6 +59,12 @@ class Tables(unittest.TestCase):
 
     def test_instructions_are_no_time(self):
         self.assertIn("| some kind: 1,8,8,64,64,64 |  |  | 50.0% | 39.0% |", calls.table([result("1,8,8,64,64,64", counted="instructions")]))
+
+
+    def test_levels_have_tables_of_their_own(self):
+        text = calls.section([result("1,8,8,64,64,64"), {**result("1,8,8,64,64,64", counted="instructions"), "isa": "avx512"}])
+        self.assertTrue(text.startswith("Fovea 1, one thread on a CPU, today.\n\n**avx2**\n\n| call | time |"))
+        self.assertIn("**avx512**, instructions instead of time\n\n| call | time |", text)
 
 
 class Tools(unittest.TestCase):
