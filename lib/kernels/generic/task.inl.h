@@ -98,7 +98,7 @@ struct Task {
     p = arena.take<float>(kBlockKeys * kRows);
     k_rows = arena.take<KeyRows>(1);
     v_rows = arena.take<KeyRows>(1);
-    value_sums = arena.take<float>(smaller(row_count, kFewRows<Simd>) * padded_dim<Simd>(problem.dim_v));
+    value_sums = arena.take<float>(2 * smaller(row_count, kFewRows<Simd>) * padded_dim<Simd>(problem.dim_v));
     padded_tiles = arena.take<float>(2 * kKeyTile * whole_steps<Simd>(problem.dim_k));
     const bool cut = pages_cut_blocks(problem);
     k_copy =
@@ -292,15 +292,20 @@ struct Task {
     if (scale.data == nullptr) return true;
     for (int64_t key = block.first; key < block.keys;) {
       const KeyRun run = run_of_keys(block.begin + key);
-      const float *scale_of = reinterpret_cast<const float *>(key_of(scale, run, 0));
-      for (const int64_t end = smaller(key + run.keys, block.keys); key < end; ++key, scale_of += scale.stride[2])
-        found.scale[key] = *scale_of;
+      const int64_t count = smaller(run.keys, block.keys - key), stride = scale.stride[2];
+      const float *first = reinterpret_cast<const float *>(key_of(scale, run, 0));
+      if (stride == 1)
+        __builtin_memcpy(found.scale + key, first, static_cast<size_t>(count) * sizeof(float));
+      else
+        for (int64_t j = 0; j < count; ++j) found.scale[key + j] = first[j * stride];
+      key += count;
     }
     return true;
   }
   // What is fetched behind the keys of the block are its values, and behind these the keys that come next, before `limit`.
   void find_rows_ahead(const Block &block, int64_t limit) const {
-    for (int64_t j = 0; j < k_rows->ahead; ++j) k_rows->row[block.keys + j] = v_rows->row[smaller(block.first + j, block.keys - 1)];
+    for (int64_t j = 0; j < k_rows->ahead; ++j)
+      k_rows->row[block.keys + j] = v_rows->row[smaller(block.first + j, block.keys - 1)];
     if (v_rows->bytes == 0) return;
     const int64_t next = block.begin + block.keys, end = k_rows->bytes ? smaller(next + kMostAhead, limit) : next;
     list_rows(call->k, next, end, v_rows->row + block.keys);
@@ -310,8 +315,11 @@ struct Task {
     const int64_t stride = t.stride[2] * element_bytes(t.dtype);
     while (key < end) {
       const KeyRun run = run_of_keys(key);
-      const char *at = key_of(t, run, 0);
-      for (const int64_t run_end = smaller(key + run.keys, end); key < run_end; ++key, at += stride) *row++ = at;
+      const char *first = key_of(t, run, 0);
+      const int64_t count = smaller(run.keys, end - key);
+      for (int64_t j = 0; j < count; ++j) row[j] = first + j * stride;
+      row += count;
+      key += count;
     }
   }
   static void set_rows_of_keys(const float *first, int64_t stride, const Block &block, KeyRows &found) {
