@@ -68,10 +68,12 @@ struct ScoresByDims {
   using Vector = typename Simd::Vector;
   static constexpr int L = Simd::kLanes, V = E::kVectors;
   static constexpr int J = kKeyTile < Simd::kSumsByDims / R ? kKeyTile : Simd::kSumsByDims / R, kSums = R * J;
-  // One row takes a key after the other, as they lie, but for bytes: their arithmetic takes longer than to read them.
-  static constexpr bool kByKey = R == 1 && E::kBytes >= 2 * L;
-  static constexpr int kLoads = Simd::kSumsByDims / 2;  // vectors of keys in registers beside the sums
-  static constexpr int G = kByKey ? 1 : J * V <= kLoads ? J : V <= kLoads ? kLoads / V : 1;          // keys that they are of
+  // Keys whose vectors are in registers beside the sums. Those of one row are read almost one after the other, as they lie: there is little
+  // to do with them but to read them.
+  static constexpr int kInRegisters = R > 1 || E::kBytes < 2 * L ? Simd::kSumsByDims / 2
+                                      : E::kBytes < 4 * L        ? Simd::kSumsByDims / 4
+                                                                 : 1;
+  static constexpr int G = J * V <= kInRegisters ? J : V <= kInRegisters ? kInRegisters / V : 1;
   static constexpr int kDimsOfLine = L * V * (E::kBytes < kLineBytes ? kLineBytes / E::kBytes : 1);  // about a cache line's
   static constexpr int kAtOnce = kSums < L ? kSums : L;  // sums that come to lie in one vector: those of a key side by side
 
