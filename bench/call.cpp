@@ -19,6 +19,8 @@ void must(fovea_status status) {
 
 size_t size(int64_t count) { return static_cast<size_t>(count); }
 
+bool is_float(fovea_dtype type) { return type == FOVEA_F32 || type == FOVEA_F16 || type == FOVEA_BF16; }
+
 }  // namespace
 
 Call::Call(const Shape &s)
@@ -42,9 +44,15 @@ Call::Call(const Shape &s)
   tensors_->q.fill_normal(1);
   tensors_->k.fill_normal(2);
   tensors_->v.fill_normal(3);
-  keys_and_values_ = {{tensors_->k.data(), static_cast<int64_t>(tensors_->k.size())},
-                      {tensors_->v.data(), static_cast<int64_t>(tensors_->v.size())}};
-  if (s.kv_type != FOVEA_F32) convert_keys_and_values(s);
+  if (is_float(s.type)) {
+    if (s.type != FOVEA_F32) converted_ = convert(&params, s.type);
+    for (const auto &[tensor, count] : {std::pair(&params.k, tensors_->k.size()), std::pair(&params.v, tensors_->v.size())}) {
+      keys_and_values_.push_back({static_cast<const float *>(tensor->data),
+                                  static_cast<int64_t>(count * reference::element_bytes(s.type) / sizeof(float))});
+    }
+  } else {
+    quantise_keys_and_values(s);
+  }
 
   const int64_t rows = s.batch * s.heads_q * s.seq_q;
   std::mt19937_64 random(4);
@@ -68,6 +76,12 @@ reference::Verdict Call::judge(const std::function<void()> &run) {
   return reference::compare(params, expected_, rows_);
 }
 
+double Call::bytes() const {
+  const int64_t rows = params.batch * params.heads_q * params.seq_q;
+  return static_cast<double>(size(rows * (params.dim_k + params.dim_v)) * reference::element_bytes(params.q.dtype)) +
+         bytes_of_keys_and_values();
+}
+
 double Call::bytes_of_keys_and_values() const {
   double bytes = 0;
   for (const ReadSpan &span : keys_and_values_) bytes += static_cast<double>(span.count) * sizeof(float);
@@ -77,24 +91,23 @@ double Call::bytes_of_keys_and_values() const {
 std::vector<ReadSpan> Call::keys_and_values() const { return keys_and_values_; }
 
 // A cache of that type, to which the f32 keys and values are appended.
-void Call::convert_keys_and_values(const Shape &s) {
+void Call::quantise_keys_and_values(const Shape &s) {
   const fovea_tensor k_new = params.k, v_new = params.v;
-  keys_and_values_.clear();
   const auto replace = [&](fovea_tensor *t, int64_t dim, fovea_tensor *scale, std::unique_ptr<Buffer> *data,
                            std::unique_ptr<Buffer> *scales) {
     const int64_t rows = s.batch * s.heads_kv * s.seq_kv;
-    const bool blocks = s.kv_type == FOVEA_Q8_0 || s.kv_type == FOVEA_Q4_0;
+    const bool blocks = s.type == FOVEA_Q8_0 || s.type == FOVEA_Q4_0;
     const int64_t units = blocks ? dim / kBlockElements : dim;
-    const size_t bytes = size(rows * units) * reference::element_bytes(s.kv_type);
+    const size_t bytes = size(rows * units) * reference::element_bytes(s.type);
     *data = std::make_unique<Buffer>(bytes / sizeof(float) + 1);
     t->data = (*data)->data();
-    t->dtype = s.kv_type;
+    t->dtype = s.type;
     t->stride[3] = 1;
     t->stride[2] = units;
     t->stride[1] = units * s.seq_kv;
     t->stride[0] = t->stride[1] * s.heads_kv;
     keys_and_values_.push_back({(*data)->data(), static_cast<int64_t>(bytes / sizeof(float))});
-    if (s.kv_type != FOVEA_I8) return;
+    if (s.type != FOVEA_I8) return;
     *scales = std::make_unique<Buffer>(size(rows));
     scale->data = (*scales)->data();
     scale->dtype = FOVEA_F32;
@@ -102,8 +115,8 @@ void Call::convert_keys_and_values(const Shape &s) {
     scale->stride[1] = s.seq_kv;
     scale->stride[0] = s.seq_kv * s.heads_kv;
   };
-  replace(&params.k, s.dim_k, &params.k_scale, &tensors_->typed_k, &tensors_->k_scale);
-  replace(&params.v, s.dim_v, &params.v_scale, &tensors_->typed_v, &tensors_->v_scale);
+  replace(&params.k, s.dim_k, &params.k_scale, &tensors_->quantised_k, &tensors_->k_scale);
+  replace(&params.v, s.dim_v, &params.v_scale, &tensors_->quantised_v, &tensors_->v_scale);
   fovea_context *context = nullptr;
   must(fovea_context_create(nullptr, &context));
   const std::unique_ptr<fovea_context, ContextDeleter> owner(context);
@@ -111,8 +124,9 @@ void Call::convert_keys_and_values(const Shape &s) {
   must(fovea_kv_append(context, &params, &k_new, &v_new, start.data(), count.data()));
 }
 
-std::vector<float> Call::result() const {
-  return std::vector<float>(tensors_->out.data(), tensors_->out.data() + tensors_->out.size());
+std::vector<char> Call::result() const {
+  const char *out = static_cast<const char *>(params.out.data);
+  return std::vector<char>(out, out + tensors_->out.size() * reference::element_bytes(params.out.dtype));
 }
 
 Forward::Forward(const Call &call, fovea_isa level, int threads) : params_(call.params) {

@@ -21,22 +21,23 @@ class Call {
   // Runs what writes the call's output, and compares a sample of the rows.
   reference::Verdict judge(const std::function<void()> &run);
 
+  double bytes() const;  // of queries, keys, values and outputs, each once
   double bytes_of_keys_and_values() const;
   std::vector<ReadSpan> keys_and_values() const;  // without scales of their own
-  std::vector<float> result() const;
+  std::vector<char> result() const;
 
   fovea_params params;
 
  private:
   struct Tensors {
     Buffer q, k, v, out;
-    std::unique_ptr<Buffer> typed_k, typed_v, k_scale, v_scale;  // where keys and values are not f32
+    std::unique_ptr<Buffer> quantised_k, quantised_v, k_scale, v_scale;  // where keys and values are no floats
   };
-  void convert_keys_and_values(const Shape &shape);
+  void quantise_keys_and_values(const Shape &shape);
 
   std::shared_ptr<Tensors> tensors_;
   std::vector<ReadSpan> keys_and_values_;
-  FeatureMemory feature_memory_;
+  FeatureMemory converted_, feature_memory_;
   std::vector<int64_t> rows_;  // those compared
   reference::Expected expected_;
 };

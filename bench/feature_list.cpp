@@ -105,7 +105,18 @@ const std::vector<Feature> &features() {
   return all;
 }
 
-// The same numbers, rounded to a type.
+const std::vector<Feature> &types() {
+  constexpr double kMost = 1 / 0.95, kMostByBf16Dot = 1 / 1.2;  // half of the products take half of their time
+  static const std::vector<Feature> all = {
+      {"f32 (the noise)", 0, [](fovea_params *) { return FeatureMemory(); }},
+      {"f16", kMost, [](fovea_params *p) { return convert(p, FOVEA_F16); }},
+      {"bf16", kMost, [](fovea_params *p) { return convert(p, FOVEA_BF16); }, kMostByBf16Dot},
+  };
+  return all;
+}
+
+}  // namespace
+
 FeatureMemory convert(fovea_params *p, fovea_dtype dtype) {
   FeatureMemory memory;
   const auto replace = [&](fovea_tensor *tensor, int64_t heads, int64_t tokens, int64_t dim) {
@@ -122,18 +133,6 @@ FeatureMemory convert(fovea_params *p, fovea_dtype dtype) {
   replace(&p->out, p->heads_q, p->seq_q, p->dim_v);
   return memory;
 }
-
-const std::vector<Feature> &types() {
-  constexpr double kMost = 1 / 0.95, kMostByBf16Dot = 1 / 1.2;  // half of the products take half of their time
-  static const std::vector<Feature> all = {
-      {"f32 (the noise)", 0, [](fovea_params *) { return FeatureMemory(); }},
-      {"f16", kMost, [](fovea_params *p) { return convert(p, FOVEA_F16); }},
-      {"bf16", kMost, [](fovea_params *p) { return convert(p, FOVEA_BF16); }, kMostByBf16Dot},
-  };
-  return all;
-}
-
-}  // namespace
 
 std::vector<Comparison> comparisons(const std::string &set) {
   if (set == "features") return {{set, parse_shape("1,8,8,4096,4096,64"), features()}};

@@ -27,6 +27,9 @@ struct Comparison {
   std::vector<Feature> features;
 };
 
+// Queries, keys, values and outputs in a float type, the same numbers rounded to it.
+FeatureMemory convert(fovea_params *params, fovea_dtype dtype);
+
 // "features" or "types"; others have none.
 std::vector<Comparison> comparisons(const std::string &set);
 

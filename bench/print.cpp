@@ -75,6 +75,27 @@ void print_comparison(const json &comparison, bool goals) {
   for (const json &r : comparison["results"]) print_failure(r["feature"], r);
 }
 
+void print_scaling(const json &results, bool goals) {
+  std::vector<std::vector<std::string>> rows = {
+      {"over one thread", "threads", "times as fast", "the machine", "runs (disturbed)"}};
+  if (goals) rows[0].push_back("goal");
+  for (const json &r : results) {
+    std::vector<std::string> row = {r.at("shape").get<std::string>(), std::to_string(r.at("threads").get<int>())};
+    if (r.contains("failure")) {
+      row.resize(rows[0].size(), "-");
+    } else {
+      row.insert(row.end(), {number("%.2f", r.at("ratio")), number("%.2f", r.at("machine_ratio")), runs_text(r)});
+      if (goals)
+        row.push_back(r.contains("goal")
+                          ? ">= " + number("%.2f", r["goal"]["ratio"]) + (r["goal"]["met"].get<bool>() ? " met" : " MISSED")
+                          : "-");
+    }
+    rows.push_back(row);
+  }
+  print_table(rows);
+  for (const json &r : results) print_failure(r["shape"], r);
+}
+
 }  // namespace
 
 void print_level(const json &level, bool goals) {
@@ -132,19 +153,7 @@ void print_level(const json &level, bool goals) {
     }
   }
   for (const json &comparison : level.at("comparisons")) print_comparison(comparison, goals);
-  if (level.contains("scaling")) {
-    const json &s = level["scaling"];
-    if (s.contains("failure")) {
-      std::printf("two threads: %s\n", s["failure"].get<std::string>().c_str());
-    } else {
-      std::printf("two threads on %s: %.2fx one thread (the peak itself: %.2fx)%s\n", s["shape"].get<std::string>().c_str(),
-                  s["ratio"].get<double>(), s["peak_ratio"].get<double>(),
-                  !goals                         ? ""
-                  : !s.contains("goal")          ? ", not judged: the machine does not give both cores"
-                  : s["goal"]["met"].get<bool>() ? ", goal met"
-                                                 : ", goal MISSED");
-    }
-  }
+  if (level.contains("scaling")) print_scaling(level["scaling"], goals);
 }
 
 }  // namespace fovea::bench

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Puts the figures of a report of fovea_bench as Markdown tables between the marks of the pages named.
 
-usage: bench/report.py REPORT.json docs/performance.md README.md
+usage: bench/report.py REPORT.json PAGE...
 
-The marks are lines of their own: <!-- measured: begin --> and <!-- measured: end --> around the shapes; "decode", "features" and "types" in
-place of "measured" around those of that set. What the report does not have is left as it is.
+The marks are lines of their own: <!-- measured: begin --> and <!-- measured: end --> around the shapes in f32; "core16" in place of "measured"
+around those in f16 and bf16, and "decode", "features", "types" and "scaling" likewise. What a page has no marks for, and what the report does
+not have, is left as it is.
 """
 import argparse
 import json
@@ -17,26 +18,49 @@ def main():
     parser.add_argument("report", help="what fovea_bench --json wrote")
     parser.add_argument("pages", nargs="+", help="Markdown files with the marks")
     arguments = parser.parse_args()
-    with open(arguments.report) as file:
-        report = json.load(file)
+    report = read([arguments.report])
     if report["disturbed_kept"]:
         sys.exit("the report was made with --keep-disturbed or --quick: its figures are not for a page")
-    sections = {}
-    for name, make, decode in (("measured", table, False), ("decode", decode_table, True)):
-        parts = [{**level, "results": [r for r in level.get("results", []) if r["decode"] == decode]}
-                 for level in report["levels"]]
-        if any(part["results"] for part in parts):
-            sections[name] = "\n\n".join([head(report)] + [make(part) for part in parts])
-    for name in ("features", "types"):
-        levels = [level for level in report["levels"] if comparisons(level, name)]
-        if levels:
-            sections[name] = comparison_section(report, name, levels)
+    sections = make_sections(report)
     for page in arguments.pages:
         content = Path(page).read_text()
         found = {name: text for name, text in sections.items() if f"<!-- {name}: begin -->" in content}
         if not found:
             sys.exit(f"{page}: has no marks for any of: {', '.join(sections) or 'nothing measured'}")
         put(page, found)
+
+
+def read(paths):
+    """One report of several: the results of a level together, the levels in the order in which they come first."""
+    reports = [json.loads(Path(path).read_text()) for path in paths]
+    levels = {}
+    for level in (level for report in reports for level in report["levels"]):
+        whole = levels.setdefault(level["isa"], {"isa": level["isa"], "results": [], "comparisons": [], "scaling": []})
+        for name, value in level.items():
+            if isinstance(value, list) and name in whole:
+                whole[name] += value
+            else:
+                whole.setdefault(name, value)
+    return {**reports[0], **{"peer": report["peer"] for report in reports if "peer" in report},
+            "date": ", ".join(sorted({report["date"] for report in reports})),
+            "disturbed_kept": any(report["disturbed_kept"] for report in reports), "levels": list(levels.values())}
+
+
+def make_sections(report):
+    sections = {}
+    beside = f", beside {report['peer']}" if "peer" in report else ""
+    for name, make, more, belongs in (("measured", shape_tables, f"{beside}, f32", lambda r: not r["decode"] and r["type"] == "f32"),
+                                      ("core16", core16_table, "", lambda r: not r["decode"] and r["type"] != "f32"),
+                                      ("decode", decode_tables, "", lambda r: r["decode"])):
+        parts = [{**level, "results": [r for r in level["results"] if belongs(r)]} for level in report["levels"]]
+        if any(part["results"] for part in parts):
+            sections[name] = f"{head(report, more)}\n\n{make([part for part in parts if part['results'] or 'failure' in part])}"
+    for name in ("features", "types"):
+        if levels := [level for level in report["levels"] if comparisons(level, name)]:
+            sections[name] = comparison_section(report, name, levels)
+    if levels := [level for level in report["levels"] if level["scaling"]]:
+        sections["scaling"] = f"Fovea {report['fovea']} on {report['processor']}, {report['date']}.\n\n{scaling_table(levels)}"
+    return sections
 
 
 def put(page, sections):
@@ -51,9 +75,8 @@ def put(page, sections):
     Path(page).write_text(content)
 
 
-def head(report):
-    peer = f", beside {report['peer']}" if "peer" in report else ""
-    return f"Fovea {report['fovea']}{peer}, f32, {report['threads']} thread(s) on {report['processor']}, {report['date']}."
+def head(report, more=""):
+    return f"Fovea {report['fovea']}{more}, {report['threads']} thread(s) on {report['processor']}, {report['date']}."
 
 
 def comparisons(level, name):
@@ -82,7 +105,11 @@ def comparison_table(levels, of_shape):
     return "\n".join(rows)
 
 
-def table(level):
+def shape_tables(levels):
+    return "\n\n".join(map(shape_table, levels))
+
+
+def shape_table(level):
     if "failure" in level:
         return f"**{level['isa']}**: {level['failure']}."
     peak = level["peak"]
@@ -94,7 +121,6 @@ def table(level):
         "| shape | GFLOP/s | share of peak | spread | beside oneDNN | its path | error / bound |",
         "|---|---|---|---|---|---|---|",
     ]
-    notes = []
     for result in level["results"]:
         if "failure" in result:
             rows.append(f"| {result['shape']} | {result['failure']} | | | | | |")
@@ -107,14 +133,42 @@ def table(level):
             speed = f"{fovea['seconds'] * 1e6:.2f} µs"
         rows.append(f"| {result['shape']} | {speed} | {fovea['share']:.1%} | {fovea['spread']:.1%} | {ratio} | {path} | "
                     f"{fovea['error_over_bound']:.3f} |")
-        if "bandwidth" in result:
-            notes.append(f"{result['shape']}: K and V at {result['bandwidth'] / 1e9:.1f} GB/s, "
-                         f"{result['bandwidth_share']:.0%} of a plain read of them.")
-    if "scaling" in level and "ratio" in level["scaling"]:
-        scaling = level["scaling"]
-        notes.append(f"Two threads on {scaling['shape']}: {scaling['ratio']:.2f} × one thread "
-                     f"(the peak itself: {scaling['peak_ratio']:.2f} ×).")
-    return "\n".join(rows + ([""] + notes if notes else []))
+    for scaling in level["scaling"][:1]:
+        if "ratio" in scaling:
+            rows += ["", f"{scaling['threads']} threads on {scaling['shape']}: {scaling['ratio']:.2f} × one thread "
+                         f"(the peak itself: {scaling['machine_ratio']:.2f} ×)."]
+    return "\n".join(rows)
+
+
+def core16_table(levels):
+    """GFLOP/s and share of the f32 peak; one row a shape, one column a level and type."""
+    levels = [level for level in levels if "failure" not in level]
+    columns = list(dict.fromkeys((level["isa"], r["type"]) for level in levels for r in level["results"]))
+    cells = {(r["shape"].rsplit(" ", 1)[0], level["isa"], r["type"]): core16_cell(r) for level in levels for r in level["results"]}
+    rows = [f"| shape | {' | '.join(f'{isa}, {type_}' for isa, type_ in columns)} |", "|---|" + "---|" * len(columns)]
+    for shape in dict.fromkeys(shape for shape, *_ in cells):
+        rows.append(f"| {shape} | {' | '.join(cells.get((shape, *column), '') for column in columns)} |")
+    return "\n".join(rows)
+
+
+def core16_cell(result):
+    if "failure" in result:
+        return result["failure"]
+    return f"{result['fovea']['flops_per_second'] / 1e9:.0f} ({result['fovea']['share']:.0%})"
+
+
+def scaling_table(levels):
+    """One row a shape and number of threads, two columns a level."""
+    names = " | ".join(f"{level['isa']} | the machine" for level in levels)
+    rows = [f"| shape | threads | {names} |", "|---|---|" + "---|---|" * len(levels)]
+    for results in zip(*(level["scaling"] for level in levels)):
+        cells = [f"{r['failure']} |" if "failure" in r else f"{r['ratio']:.2f} | {r['machine_ratio']:.2f}" for r in results]
+        rows.append(f"| {results[0]['shape']} | {results[0]['threads']} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def decode_tables(levels):
+    return "\n\n".join(map(decode_table, levels))
 
 
 def decode_table(level):
@@ -135,6 +189,11 @@ def decode_table(level):
         rows.append(f"| {result['shape']} | {time} | {share:.2f} | {wanted if goal else ''} | {read} | {fovea['spread']:.1%} | "
                     f"{fovea['error_over_bound']:.3f} |")
     return "\n".join(rows)
+
+
+def roof(peak, type_):
+    """Flops a second at most: half of them are scores, in bf16 by an instruction of its own where there is one, and half have weights in f32."""
+    return 2 / (1 / peak["bf16_dot"] + 1 / peak["fma"]) if type_ == "bf16" and "bf16_dot" in peak else peak["fma"]
 
 
 def short_path(name):

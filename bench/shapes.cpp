@@ -43,6 +43,10 @@ struct ShortDecode {
 };
 constexpr ShortDecode kShortDecode[] = {{"1,8,8,1,16,64", 0, 2e-6}, {"1,8,8,1,128,64", 1 / 1.5, 0}};
 
+// Of each kind one: long, causal with shared heads, short; caches in memory whose limit is reading, and one whose is not.
+constexpr const char *kScaling[] = {kCore[0].text,       "1,32,8,2048,2048,128 causal", "1,8,8,64,64,64",
+                                    "1,8,8,1,32768,128", "1,32,8,1,32768,128 bf16",     "1,32,8,1,32768,128 i8"};
+
 constexpr const char *kTiny = "1,1,1,1,10,512";
 constexpr double kTinySeconds = 1e-6;
 
@@ -91,8 +95,10 @@ std::string format(const Shape &s) {
   text += std::to_string(s.dim_k);
   if (s.dim_v != s.dim_k) text += "/" + std::to_string(s.dim_v);
   if (s.causal) text += " causal";
-  return s.kv_type == FOVEA_F32 ? text : text + " " + decode_type(s.kv_type).name;
+  return s.type == FOVEA_F32 ? text : text + " " + type_name(s.type);
 }
+
+const char *type_name(fovea_dtype type) { return decode_type(type).name; }
 
 double pairs(const Shape &s) {
   int64_t of_a_head = s.seq_q * s.seq_kv;
@@ -116,7 +122,7 @@ Goal goal(const Shape &shape, fovea_isa level) {
     if (text == decode.text) return {decode.share, decode.seconds, 0};
   }
   if (!is_decode(shape) || !in_decode_set(shape)) return {0, 0, 0};
-  const DecodeType &type = decode_type(shape.kv_type);
+  const DecodeType &type = decode_type(shape.type);
   const double share = shape.heads_q / shape.heads_kv <= kFewDecodeGroups ? type.few : type.many;
   return {0, 0, share > 0 && level == FOVEA_ISA_AVX2 ? share - kNarrowerDecode : share};
 }
@@ -126,13 +132,21 @@ bool in_decode_set(const Shape &shape) {
   return std::any_of(set.begin(), set.end(), [&](const Shape &s) { return format(s) == format(shape); });
 }
 
-Shape scaling_shape() { return parse_shape(kCore[0].text); }
+std::vector<Shape> scaling_shapes() {
+  std::vector<Shape> shapes;
+  for (const char *text : kScaling) shapes.push_back(parse_shape(text));
+  return shapes;
+}
 
 std::vector<Shape> shape_set(const std::string &name) {
   std::vector<Shape> shapes;
   if (name == "core") {
     for (const CoreShape &core : kCore) shapes.push_back(parse_shape(core.text));
     shapes.push_back(parse_shape(kTiny));
+  } else if (name == "core16") {
+    for (const char *type : {" f16", " bf16"}) {
+      for (const CoreShape &core : kCore) shapes.push_back(parse_shape(std::string(core.text) + type));
+    }
   } else if (name == "decode") {
     for (const ShortDecode &decode : kShortDecode) shapes.push_back(parse_shape(decode.text));
     for (const std::string &text : long_decode_shapes()) shapes.push_back(parse_shape(text));
@@ -145,7 +159,7 @@ std::vector<Shape> shape_set(const std::string &name) {
       shapes.push_back(parse_shape(text));
     }
   } else {
-    throw std::invalid_argument("'" + name + "' is not a set: core, decode, quick, smoke, features");
+    throw std::invalid_argument("'" + name + "' is not a set: core, core16, decode, quick, smoke, features, types");
   }
   return shapes;
 }

@@ -10,14 +10,15 @@ namespace fovea::bench {
 
 struct Shape {
   int64_t batch, heads_q, heads_kv, seq_q, seq_kv, dim_k, dim_v;
-  bool causal;          // the last query sees the last key
-  fovea_dtype kv_type;  // of keys and values; all else is f32
+  bool causal;       // the last query sees the last key
+  fovea_dtype type;  // of all tensors where it is a float, else of keys and values alone, whose queries and outputs are f32
 };
 
 // "1,16,16,1024,1024,192/128 causal", "1,32,8,1,4096,128 q8_0": batch, heads_q, heads_kv, seq_q, seq_kv, dim_k[/dim_v]. Throws
 // std::invalid_argument.
 Shape parse_shape(const std::string &text);
 std::string format(const Shape &shape);
+const char *type_name(fovea_dtype type);
 
 // Which queries see which keys, counted; causal: only those permitted.
 double pairs(const Shape &shape);
@@ -39,10 +40,12 @@ Goal goal(const Shape &shape, fovea_isa level);
 bool has_goals(fovea_isa level);
 bool in_decode_set(const Shape &shape);
 
-constexpr double kScalingGoal = 1.9;  // two threads against one, on scaling_shape()
-Shape scaling_shape();
+// Those whose speed is compared over numbers of threads. Of the first, two threads are meant to have so many times that of one.
+constexpr double kScalingGoal = 1.9;
+std::vector<Shape> scaling_shapes();
 
-// "core", "decode", "quick" (some of core), "smoke" (small ones). Throws std::invalid_argument for other names.
+// "core", "core16" (the same in f16 and bf16), "decode", "quick" (some of core), "smoke" (small ones). Throws std::invalid_argument
+// for other names.
 std::vector<Shape> shape_set(const std::string &name);
 
 }  // namespace fovea::bench

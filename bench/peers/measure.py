@@ -13,8 +13,10 @@ from .tensors import Tensors
 ALLOWED = sorted(os.sched_getaffinity(0))  # CPUs of this process
 LEAST_PROBE = 0.94  # of the fastest: slower, and another machine's or process's work is on this core
 MOST_WAITING = 0.02  # of the time of a repetition and a thread, without a core
+MOST_WAITING_ALONE = 0.5  # where the figure is the time on the core, from which the waiting is taken off
 LEAST_ROUNDS, MOST_ROUNDS = 3, 15  # undisturbed ones that a figure is made of
 PATIENCE = 3  # times as many rounds at most, where some are disturbed
+FAR_BEHIND = 3  # times the fastest peer: no more than the fewest rounds are made of such a library
 PROBE_SIZE, PROBE_CALLS = 128, 50  # three matrices of 64 KiB: in the second-level cache, about a millisecond
 
 
@@ -105,32 +107,49 @@ class Field:
             return {"failure": str(failure)}
 
     def take_turns(self, ready, results, min_time, budget, keep_disturbed):
-        of_a_round = sum(2 * max(min_time, chosen(results[name])["seconds"]) for name in ready)
-        wanted = int(np.clip(budget / max(of_a_round, 1e-9), LEAST_ROUNDS, MOST_ROUNDS))
-        rounds = []
-        while ready and len(rounds) < PATIENCE * wanted:
-            turn = {"probe": probe(), **{name: self.ask(name, time=True) for name in ready}}
-            for name in [name for name in ready if "failure" in turn[name]]:
+        wanted = self.rounds_wanted(ready, results, min_time, budget)
+        rounds, kept = [], {name: [] for name in ready}
+        while due := [name for name in ready if len(kept[name]) < wanted[name] and len(rounds) < PATIENCE * wanted[name]]:
+            asked = [name for name in ready if name in due or name == "fovea"]  # a ratio is taken within a round
+            turn = {"probe": probe(), **{name: self.ask(name, time=True) for name in asked}}
+            for name in [name for name in asked if "failure" in turn[name]]:
                 results[name] = turn[name]
                 ready.remove(name)
             rounds.append(turn)
-            kept = {name: rounds if keep_disturbed else self.undisturbed(name, rounds) for name in ready}
-            if all(len(turns) >= wanted for turns in kept.values()):
-                break
+            kept = {name: self.kept(name, rounds, keep_disturbed) for name in ready}
         for name in ready:
             if len(kept[name]) < LEAST_ROUNDS:
-                results[name]["failure"] = f"the machine was too busy: {len(kept[name])} of {len(rounds)} rounds undisturbed"
+                tried = sum(name in turn for turn in rounds)
+                results[name]["failure"] = f"the machine was too busy: {len(kept[name])} of {tried} rounds undisturbed"
                 continue
-            seconds = [turn[name]["seconds"] for turn in kept[name]]
+            seconds = [self.seconds(turn[name]) for turn in kept[name]]
             lower, median, upper = np.percentile(seconds, (25, 50, 75))
             results[name].update(error=chosen(results[name])["error"], seconds=median, least=min(seconds), spread=(upper - lower) / median,
                                  ratios=[turn[name]["seconds"] / turn["fovea"]["seconds"] for turn in kept[name] if "fovea" in ready])
 
-    def undisturbed(self, name, rounds):
+    def rounds_wanted(self, ready, results, min_time, budget):
+        """Of each library, as many as the budget has room for; of those that are far behind, the fewest."""
+        seconds = {name: chosen(results[name])["seconds"] for name in ready}
+        fastest = min((seconds[name] for name in ready if name != "fovea"), default=0)
+        contenders = [name for name in ready if name == "fovea" or seconds[name] <= FAR_BEHIND * fastest]
+        of_a_round = sum(2 * max(min_time, seconds[name]) for name in contenders)
+        most = int(np.clip(budget / max(of_a_round, 1e-9), LEAST_ROUNDS, MOST_ROUNDS))
+        return {name: most if name in contenders else LEAST_ROUNDS for name in ready}
+
+    def kept(self, name, rounds, keep_disturbed):
         """Those in which neither this library nor Fovea, which it is compared with, had to wait for other work."""
         fastest = max(turn["probe"] for turn in rounds)
-        return [turn for turn in rounds if turn["probe"] >= LEAST_PROBE * fastest and
-                all(turn[each].get("waiting", 0) <= MOST_WAITING * self.threads for each in ("fovea", name) if each in turn)]
+        most = MOST_WAITING_ALONE if self.alone else MOST_WAITING * self.threads
+        return [turn for turn in rounds if name in turn and (keep_disturbed or (turn["probe"] >= LEAST_PROBE * fastest and all(
+            turn[each].get("waiting", 0) <= most for each in ("fovea", name) if each in turn)))]
+
+    @property
+    def alone(self):
+        """Fovea by itself, on one thread, has the figure of its time on the core, which other work changes little."""
+        return self.names == ["fovea"] and self.threads == 1
+
+    def seconds(self, timed):
+        return timed["seconds"] * (1 - timed["waiting"] if self.alone else 1)
 
 
 def chosen(result):

@@ -58,7 +58,7 @@ struct Tuning {
   int64_t tasks_per_worker = 4;
   // Inputs beyond a core's share of a last-level cache come from memory, a head at a time.
   int64_t cached_bytes = 8 << 20;
-  int64_t ahead_bytes = 32 << 10;  // of few rows: how far ahead keys and values are fetched; see elements.inl.h
+  int64_t ahead_bytes = 8 << 10;  // of few rows: how far ahead keys and values are fetched; see elements.inl.h
 };
 
 // One task of the forward pass.

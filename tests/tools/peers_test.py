@@ -2,17 +2,19 @@
 
 Usage: peers_test.py SOURCE_FOLDER. Needs tools/requirements.txt.
 """
+import collections
 import pathlib
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import numpy as np
 
 sys.path.insert(0, f"{sys.argv[1]}/bench")
 from peers import page  # noqa: E402
 from peers.calls import Call  # noqa: E402
-from peers.measure import best_peer, length_differences  # noqa: E402
+from peers.measure import Field, best_peer, length_differences  # noqa: E402
 from peers.oracle import Oracle  # noqa: E402
 from peers.tensors import Tensors, decode, encode  # noqa: E402
 
@@ -106,6 +108,40 @@ class TheOracle(unittest.TestCase):
         self.assertFalse(Oracle(tensors).error(result)[1])
         result[:, :, 0] = 0
         self.assertTrue(Oracle(tensors).error(result)[1])
+
+
+class Rounds(unittest.TestCase):
+    def turns(self, answers):
+        """{name: its result} of libraries that answer so every time, and how often each was asked."""
+        field = Field.__new__(Field)
+        field.names, field.threads, asked = list(answers), 1, collections.Counter()
+
+        def ask(name, time):
+            asked[name] += 1
+            return answers[name]
+
+        field.ask = ask
+        results = {name: {"ways": {"way": {"error": 0, "seconds": answer["seconds"]}}, "way": "way"} for name, answer in answers.items()}
+        with unittest.mock.patch("peers.measure.probe", return_value=1.0):
+            field.take_turns(list(answers), results, 0.01, 1, False)
+        return results, asked
+
+    def test_a_library_far_behind_is_asked_in_the_fewest_rounds(self):
+        _, asked = self.turns({name: {"seconds": seconds, "waiting": 0} for name, seconds in (("fovea", 0.02), ("torch", 0.03), ("ggml", 1))})
+        self.assertEqual(asked, {"fovea": 10, "torch": 10, "ggml": 3})
+
+    def test_beside_others_a_round_with_waiting_does_not_count(self):
+        results, asked = self.turns({"fovea": {"seconds": 0.02, "waiting": 0}, "torch": {"seconds": 0.03, "waiting": 0.1}})
+        self.assertEqual(results["torch"]["failure"], "the machine was too busy: 0 of 30 rounds undisturbed")
+        self.assertEqual(results["fovea"]["seconds"], 0.02)
+        self.assertEqual(asked, {"fovea": 30, "torch": 30})
+
+    def test_alone_the_waiting_is_no_part_of_the_time(self):
+        results, _ = self.turns({"fovea": {"seconds": 20, "waiting": 0.1}})
+        self.assertAlmostEqual(results["fovea"]["seconds"], 18)
+        results, asked = self.turns({"fovea": {"seconds": 20, "waiting": 0.6}})
+        self.assertIn("too busy", results["fovea"]["failure"])
+        self.assertEqual(asked, {"fovea": 9})
 
 
 class Pages(unittest.TestCase):

@@ -42,21 +42,24 @@ struct Shape {
   bool quick;            // measured with --quick too
   fovea_dtype type;      // of keys and values
   int32_t from_threads;  // measured with so many threads or more
+  uintptr_t past_line;   // bytes of a tensor behind the start of a cache line: 0, or the 16 that malloc() puts before a block
 };
 
 // Where the time is in one part of a call each: tiles of scores, of outputs, short calls, inputs on either side of what a cache holds, masked
-// panels, keys from memory.
+// panels, keys from memory. How far ahead these are best fetched depends on whether they begin with a cache line.
 constexpr Shape kShapes[] = {
-    {"prefill, long", {1, 4, 4, 2048, 2048, 64, 64}, false, false, FOVEA_F32, 1},
-    {"prefill, middling", {1, 12, 12, 512, 512, 64, 64}, false, true, FOVEA_F32, 1},
-    {"prefill, short", {1, 8, 8, 64, 64, 64, 64}, false, true, FOVEA_F32, 1},
-    {"prefill, 256 dims", {1, 2, 2, 1024, 1024, 256, 256}, false, false, FOVEA_F32, 1},
-    {"prefill, many heads", {4, 8, 8, 512, 512, 128, 128}, false, false, FOVEA_F32, 1},
-    {"causal, long", {1, 8, 2, 1024, 1024, 128, 128}, true, false, FOVEA_F32, 1},
-    {"causal, middling", {1, 12, 12, 512, 512, 64, 64}, true, true, FOVEA_F32, 1},
-    {"decode, one row", {16, 8, 8, 1, 1024, 128, 128}, false, false, FOVEA_F32, 1},
-    {"decode, groups of 4", {1, 32, 8, 1, 16384, 128, 128}, false, true, FOVEA_BF16, 1},
-    {"decode, one head", {1, 4, 1, 1, 16384, 128, 128}, false, true, FOVEA_BF16, 2},
+    {"prefill, long", {1, 4, 4, 2048, 2048, 64, 64}, false, false, FOVEA_F32, 1, 0},
+    {"prefill, middling", {1, 12, 12, 512, 512, 64, 64}, false, true, FOVEA_F32, 1, 0},
+    {"prefill, short", {1, 8, 8, 64, 64, 64, 64}, false, true, FOVEA_F32, 1, 0},
+    {"prefill, 256 dims", {1, 2, 2, 1024, 1024, 256, 256}, false, false, FOVEA_F32, 1, 0},
+    {"prefill, many heads", {4, 8, 8, 512, 512, 128, 128}, false, false, FOVEA_F32, 1, 0},
+    {"causal, long", {1, 8, 2, 1024, 1024, 128, 128}, true, false, FOVEA_F32, 1, 0},
+    {"causal, middling", {1, 12, 12, 512, 512, 64, 64}, true, true, FOVEA_F32, 1, 0},
+    {"decode, one row", {16, 8, 8, 1, 1024, 128, 128}, false, false, FOVEA_F32, 1, 0},
+    {"decode, row off a line", {16, 8, 8, 1, 1024, 128, 128}, false, false, FOVEA_F32, 1, 16},
+    {"decode, groups of 4", {1, 32, 8, 1, 16384, 128, 128}, false, true, FOVEA_BF16, 1, 0},
+    {"decode, off a line", {1, 32, 8, 1, 16384, 128, 128}, false, true, FOVEA_BF16, 1, 16},
+    {"decode, one head", {1, 4, 1, 1, 16384, 128, 128}, false, true, FOVEA_BF16, 2, 0},
 };
 
 std::vector<int64_t> candidates(const TuningParameter &parameter, const KernelShape &shape) {
@@ -66,7 +69,7 @@ std::vector<int64_t> candidates(const TuningParameter &parameter, const KernelSh
   if (name == "task_bytes") return {128 * kKiB, 256 * kKiB, 384 * kKiB, 512 * kKiB, 768 * kKiB, kMiB, 3 * kMiB / 2, 2 * kMiB};
   if (name == "tasks_per_worker") return {1, 2, 3, 4, 6, 8, 16};
   if (name == "cached_bytes") return {kMiB, 2 * kMiB, 4 * kMiB, 8 * kMiB, 16 * kMiB, 32 * kMiB, 64 * kMiB};
-  if (name == "ahead_bytes") return {0, 8 * kKiB, 16 * kKiB, 32 * kKiB, 64 * kKiB, 128 * kKiB};
+  if (name == "ahead_bytes") return {0, 2 * kKiB, 4 * kKiB, 8 * kKiB, 16 * kKiB, 32 * kKiB};
   const TuningRange range = tuning_range(parameter, shape);
   std::vector<int64_t> all;
   for (int64_t value = range.least; value <= range.most; value += range.unit) all.push_back(value);
@@ -108,9 +111,9 @@ class Workload {
 
  private:
   void fill(fovea_tensor &tensor, int64_t count, fovea_dtype type) {
-    constexpr uintptr_t kLineBytes = 64;  // which tensors begin with, as most allocators have it
+    constexpr uintptr_t kLineBytes = 64;
     const bool half = type == FOVEA_BF16;
-    memory_.emplace_back(static_cast<size_t>(half ? (count + 1) / 2 : count) + kLineBytes / sizeof(uint32_t));
+    memory_.emplace_back(static_cast<size_t>(half ? (count + 1) / 2 : count) + 2 * kLineBytes / sizeof(uint32_t));
     uint32_t random = 1;
     for (uint32_t &bits : memory_.back()) {
       random = random * 1664525 + 1013904223;  // Numerical Recipes' generator
@@ -119,7 +122,7 @@ class Workload {
       if (half) bits = bits >> 16 | (bits & 0xffff0000);
     }
     const uintptr_t begin = reinterpret_cast<uintptr_t>(memory_.back().data());
-    tensor.data = reinterpret_cast<void *>((begin + kLineBytes - 1) / kLineBytes * kLineBytes);
+    tensor.data = reinterpret_cast<void *>((begin + kLineBytes - 1) / kLineBytes * kLineBytes + shape_.past_line);
     tensor.dtype = type;
   }
 
@@ -388,9 +391,9 @@ void print(const nlohmann::ordered_json &level) {
       std::printf("  %lld: %.3f", trial["value"].get<long long>(), trial["ratio"].get<double>());
     std::printf("\n");
   }
-  std::printf("  %-20s  %-24s  %11s  %11s  %s\n", "shape", "", "default ms", "tuned ms", "default / tuned");
+  std::printf("  %-22s  %-22s  %11s  %11s  %s\n", "shape", "", "default ms", "tuned ms", "default / tuned");
   for (const auto &s : level["shapes"]) {
-    std::printf("  %-20s  %-24s  %11.4g  %11.4g  %.3f +- %.3f\n", s["name"].get<std::string>().c_str(),
+    std::printf("  %-22s  %-22s  %11.4g  %11.4g  %.3f +- %.3f\n", s["name"].get<std::string>().c_str(),
                 s["shape"].get<std::string>().c_str(), 1e3 * s["default_seconds"].get<double>(),
                 1e3 * s["tuned_seconds"].get<double>(), s["ratio"].get<double>(), s["noise"].get<double>());
   }

@@ -228,7 +228,7 @@ class BlockScores {
 
   KeyTile key_tile(int64_t key) const {
     const KeyRows &rows = *task_.k_rows;
-    return {rows.row + key, rows.scale + key, rows.ahead};
+    return {rows.row + key, rows.scale + key, rows.ahead, rows.bytes};
   }
 
   void score_keys_in_place(int64_t key, float *score) const {
@@ -241,7 +241,7 @@ class BlockScores {
         row[j] = task_.k_rows->row[there];
         scale[j] = task_.k_rows->scale[there];
       }
-      tile = {row, scale, 0};
+      tile = {row, scale, 0, 0};
     }
     with_elements<Simd>(task_.k_rows->dtype, [&](auto elements) {
       score_few_rows<Simd, decltype(elements)>(tile, panel_.queries, panel_.rows, task_.call->dim_k, score);

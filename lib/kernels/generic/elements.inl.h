@@ -2,31 +2,37 @@
 #pragma once
 #include "kernels/generic/ahead.inl.h"
 #include "kernels/generic/convert.inl.h"
+#include "kernels/generic/score.inl.h"
 
 namespace fovea::FOVEA_LEVEL {
 namespace {
 
-// Keys and values of few rows that are not in cache are fetched twice: Tuning's ahead_bytes ahead into the second-level cache, which is what memory
-// delivers in several times its latency, and the tile that is next into the first. Processors look ahead themselves, but not past the
-// arithmetic that lies between. Fetches are spread over the products, since they delay reads where they queue; values are fetched a run
-// ahead at least, for a run is passed several times. On Zen 5, of 32768 keys of 8 heads x 128 dims, as share of the speed of memory: a group
-// of 4, bf16: .65 (16 KiB into the first-level cache), .67 (128 KiB and the next tile), .69 (32 KiB and the next tile), .36 (none); f32: .54, .54,
-// .55, .43; one row reads as fast without.
-constexpr int64_t kMostAhead = 256;
+// Keys and values of few rows that are not in cache are fetched into the first-level cache so many bytes before their use as Tuning's ahead_bytes
+// says, in the order in which they lie in memory whatever the order of their use: keys, then the block's values, then the next keys.
+constexpr int64_t kMostAhead = 2 * kKeyRun;
 
 // The keys of a block, each where it lies in its own type, and those that come next.
 struct KeyRows {
   const char *row[kBlockKeys + kMostAhead];
   float scale[kBlockKeys];  // of FOVEA_I8
   int32_t dtype;
-  int32_t ahead;  // row[j + ahead] is fetched where row[j] is used; at least kKeyTile, or 0: they are in cache, perhaps
+  int32_t ahead;  // row[j + ahead] is fetched where row[j] is used
+  int64_t bytes;  // of a row; 0: they are in cache, perhaps
 };
 
-// As a row's line is used for the first time: that of the rows to come.
-FOVEA_INLINE void fetch_ahead(const char *const *row, int32_t ahead, int64_t offset) {
-  __builtin_prefetch(row[ahead] + offset, 0, 2);
-  __builtin_prefetch(row[kKeyTile] + offset, 0, 3);
-}
+// Fetches lines of rows one by one.
+struct RowFetcher {
+  const char *const *row;
+  int64_t bytes;  // of a row; 0: nothing is fetched
+  int64_t at;     // in the row
+  FOVEA_INLINE void fetch() {
+    __builtin_prefetch(*row + at, 0, 3);
+    at += kLineBytes;
+    const bool next = at >= bytes;
+    row += next;
+    at = next ? 0 : at;
+  }
+};
 
 // Loads kVectors vectors from dim d of a row, a multiple of as many dims; a tail is the last n < kLanes dims.
 template <class Simd, int32_t kType>

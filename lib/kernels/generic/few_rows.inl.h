@@ -52,11 +52,14 @@ void pack_rows(const float *const *q, int64_t count, int64_t dim_k, float scale,
   }
 }
 
-// A tile of keys: where they lie, and the rows to be fetched meanwhile.
+// Keys of a block, some of them: where they lie, and what is fetched meanwhile.
 struct KeyTile {
   const char *const *row;
   const float *scale;
   int32_t ahead;  // see KeyRows
+  int64_t bytes;
+
+  FOVEA_INLINE RowFetcher fetcher(int64_t key) const { return {row + key + ahead, bytes, 0}; }
 };
 
 // The scores of R rows, as many keys at a time as kSumsByDims registers hold sums of.
@@ -65,16 +68,19 @@ struct ScoresByDims {
   using Vector = typename Simd::Vector;
   static constexpr int L = Simd::kLanes, V = E::kVectors;
   static constexpr int J = kKeyTile < Simd::kSumsByDims / R ? kKeyTile : Simd::kSumsByDims / R, kSums = R * J;
-  // Vectors of keys in registers beside the sums. Floats that are used once need none: the multiply-add loads them.
-  static constexpr int kLoads = R == 1 && E::kBytes == 4 * L ? J : Simd::kSumsByDims / 2;
-  static constexpr int G = J * V <= kLoads ? J : V <= kLoads ? kLoads / V : 1;                       // keys that they are of
+  // Keys whose vectors are in registers beside the sums. Those of one row are read almost one after the other, as they lie: there is little
+  // to do with them but to read them.
+  static constexpr int kInRegisters = R > 1 || E::kBytes < 2 * L ? Simd::kSumsByDims / 2
+                                      : E::kBytes < 4 * L        ? Simd::kSumsByDims / 4
+                                                                 : 1;
+  static constexpr int G = J * V <= kInRegisters ? J : V <= kInRegisters ? kInRegisters / V : 1;
   static constexpr int kDimsOfLine = L * V * (E::kBytes < kLineBytes ? kLineBytes / E::kBytes : 1);  // about a cache line's
   static constexpr int kAtOnce = kSums < L ? kSums : L;  // sums that come to lie in one vector: those of a key side by side
 
   // acc[key * R + row], lane by lane, over the dims [begin, end) of all keys of the group that begins at `first`, and the tail where they
   // are the last whole ones.
   static FOVEA_INLINE void multiply_run(const KeyTile &tile, int first, const float *rows, int64_t begin, int64_t end,
-                                        int64_t whole, int64_t dim_k, Vector (&acc)[kSums]) {
+                                        int64_t whole, int64_t dim_k, Vector (&acc)[kSums], RowFetcher &fetcher) {
     const char *const *key = tile.row + first;
     const float *scale = tile.scale + first;
     rows += begin * R;
@@ -84,9 +90,9 @@ struct ScoresByDims {
       constexpr int first_key = g * G;
       const float *q = rows;
       for (int64_t d = begin; d < end; d += L * V, q += L * V * R) {
-        if (tile.ahead && d % kDimsOfLine == 0) {
+        if (fetcher.bytes && d % kDimsOfLine == 0) {
           FOVEA_UNROLL
-          for (int j = 0; j < G; ++j) fetch_ahead(key + first_key + j, tile.ahead, d / (L * V) * E::kBytes);
+          for (int j = 0; j < G; ++j) fetcher.fetch();
         }
         Vector x[G][V];
         FOVEA_UNROLL
@@ -116,7 +122,8 @@ struct ScoresByDims {
 
   static FOVEA_INLINE void multiply(const KeyTile &tile, int first, const float *rows, int64_t dim_k, Vector (&acc)[kSums]) {
     const int64_t whole = dim_k / (L * V) * (L * V);
-    if (whole <= kDimRun * L) return multiply_run(tile, first, rows, 0, whole, whole, dim_k, acc);
+    RowFetcher fetcher = tile.fetcher(first);
+    if (whole <= kDimRun * L) return multiply_run(tile, first, rows, 0, whole, whole, dim_k, acc, fetcher);
     alignas(64) float sums[kSums * L];
     multiply_runs(tile, first, rows, whole, dim_k, sums);
     FOVEA_UNROLL
@@ -124,10 +131,11 @@ struct ScoresByDims {
   }
   static __attribute__((noinline)) void multiply_runs(const KeyTile &tile, int first, const float *rows, int64_t whole,
                                                       int64_t dim_k, float *sums) {
+    RowFetcher fetcher = tile.fetcher(first);
     for (int64_t begin = 0; begin < whole; begin += kDimRun * L) {
       const int64_t end = begin + kDimRun * L < whole ? begin + kDimRun * L : whole;
       Vector acc[kSums];
-      multiply_run(tile, first, rows, begin, end, whole, dim_k, acc);
+      multiply_run(tile, first, rows, begin, end, whole, dim_k, acc, fetcher);
       FOVEA_UNROLL
       for (int i = 0; i < kSums; ++i) Simd::store(sums + i * L, begin > 0 ? Simd::add(Simd::load(sums + i * L), acc[i]) : acc[i]);
     }
@@ -154,7 +162,7 @@ struct ScoresByDims {
                                                     float *score) {
     for (int64_t key = 0; key < count; key += J) {
       Vector acc[kSums];
-      multiply(KeyTile{keys.row + key, keys.scale + key, keys.ahead}, 0, rows, dim_k, acc);
+      multiply(keys, static_cast<int>(key), rows, dim_k, acc);
       FOVEA_UNROLL
       for (int i = 0; i < kSums; i += kAtOnce) Simd::store(score + key * R + i, Simd::template sums<kAtOnce>(acc + i));
     }
@@ -244,7 +252,7 @@ void score_few_rows(KeyTile tile, const float *rows, int64_t count, int64_t dim_
   float scores[kKeyTile][kWidest];
   for (int64_t first = 0; first < count; first += rows_by_dims<Simd>(count - first)) {
     score_rows(first, scores[0] + first, kWidest);
-    tile.ahead = 0;
+    tile.bytes = 0;
   }
   for (int j = 0; j < kKeyTile; ++j) Simd::store(score + j * L, Simd::load(scores[j]));
 }
@@ -254,7 +262,7 @@ template <class Simd, class E, int R>
 void score_side_by_side(const KeyRows &k, int64_t keys, const float *rows, int64_t dim_k, float *score) {
   using Scores = ScoresByDims<Simd, E, R>;
   const int64_t whole = keys / kKeyTile * kKeyTile;
-  Scores::score_block({k.row, k.scale, k.ahead}, whole, rows, dim_k, score);
+  Scores::score_block({k.row, k.scale, k.ahead, k.bytes}, whole, rows, dim_k, score);
   if (whole == keys) return;
   const char *row[kKeyTile];
   float scale[kKeyTile];
@@ -262,7 +270,7 @@ void score_side_by_side(const KeyRows &k, int64_t keys, const float *rows, int64
     row[j] = k.row[smaller(whole + j, keys - 1)];
     scale[j] = k.scale[smaller(whole + j, keys - 1)];
   }
-  Scores::score_block({row, scale, 0}, kKeyTile, rows, dim_k, score + whole * R);
+  Scores::score_block({row, scale, 0, 0}, kKeyTile, rows, dim_k, score + whole * R);
   for (int64_t i = keys * R; i < (whole + kKeyTile) * R; ++i) score[i] = kNoKeys;
 }
 

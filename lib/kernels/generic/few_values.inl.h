@@ -6,24 +6,55 @@
 namespace fovea::FOVEA_LEVEL {
 namespace {
 
+// Of a run that is passed several times: the first-level cache holds it beside as much that is fetched meanwhile.
+constexpr int64_t kPartBytes = 8 << 10;
+
 // A run of keys is in the first-level cache when further rows and dims come to it.
 template <class Simd, class E>
 struct FewRowsValues {
   using Vector = typename Simd::Vector;
   static constexpr int L = Simd::kLanes, kLeast = E::kVectors;
+  static constexpr int kFewSums = 4;
   static constexpr bool fits(int rows, int vectors) { return rows == 1 || rows * vectors <= Simd::kFewRowsSums; }
 
   // Sums over keys [first, keys) of the block: sums[row][stride].
   static void multiply(const float *p, int64_t p_stride, const KeyRows &v, int64_t first, int64_t keys, int64_t rows,
                        int64_t dim_v, float *sums, int64_t stride) {
-    FewRowsValues run = {p, p_stride, &v, rows, dim_v, sums, stride, first, first, first, first};
+    FewRowsValues run = {p, p_stride, &v, rows, dim_v, sums, stride, first, first, first, 1, 0, 0, kKeyRun};
+    run.template plan_passes<8>();
     for (; run.end_ < keys; run.begin_ = run.end_) {
-      run.end_ = (run.begin_ / kKeyRun + 1) * kKeyRun;
-      run.middle_ = run.end_ = run.end_ < keys ? run.end_ : keys;
-      // A tile of few sums waits for its own latency: it takes two runs at once, each with its own.
-      if (run.begin_ % kKeyRun == 0 && run.end_ + kKeyRun <= keys) run.end_ += kKeyRun;
+      run.end_ = smaller((run.begin_ / run.part_ + 1) * run.part_, keys);
+      run.opens_ = run.begin_ == first || run.begin_ % kKeyRun == 0;
+      run.closes_ = run.end_ == keys || run.end_ % kKeyRun == 0;
+      run.two_ = run.pairs_ && run.begin_ % kKeyRun == 0 && run.end_ + kKeyRun <= keys;
+      if (run.two_) run.end_ += kKeyRun;
+      run.pass_ = 0;
       run.template multiply_columns<8>(0);
     }
+  }
+
+  // A run is passed once for each tile of rows and dims. A tile of few sums waits for its own latency: it takes two runs at once, each with
+  // its own.
+  template <int W>
+  void plan_passes() {
+    if (W > kLeast && !fits(static_cast<int>(rows_ < 4 ? rows_ : 4), W)) return plan_passes<(W > kLeast ? W / 2 : W)>();
+    if (W > kLeast && W * L > dim_v_) return plan_passes<(W > kLeast ? W / 2 : W)>();
+    pairs_ = rows_of_tile<W>(rows_) * W <= kFewSums;
+    int64_t tiles = 0;
+    for (int64_t row = 0; row < rows_; row += rows_of_tile<W>(rows_ - row)) ++tiles;
+    passes_ = tiles * ((dim_v_ + W * L - 1) / (W * L));
+    while (passes_ > 1 && part_ > kKeyTile && part_ * v_->bytes > kPartBytes) part_ /= 2;
+    lines_ = (v_->bytes + passes_ * kLineBytes - 1) / (passes_ * kLineBytes);
+  }
+
+  // What is fetched in this pass: its share of the rows that are read next.
+  RowFetcher fetcher() {
+    if (v_->bytes == 0) return {v_->row, 0, 0};
+    if (passes_ == 1 && !pairs_) return {v_->row + begin_ + v_->ahead, v_->bytes, 0};
+    const int64_t of_row = (v_->bytes + kLineBytes - 1) / kLineBytes, line = pass_++ * lines_ * (end_ - begin_);
+    const int64_t row = line / of_row;
+    if (row >= end_ - begin_) return {v_->row, 0, 0};
+    return {v_->row + end_ + row, v_->bytes, line % of_row * kLineBytes};
   }
 
   // Vectors of dims from `vector` on, W at a time: so many that rows are read in one go, or that more rows share what is loaded.
@@ -68,7 +99,7 @@ struct FewRowsValues {
   template <int R, int W, bool kTail>
   __attribute__((noinline)) void multiply_tile(int64_t row, int64_t dim) {
     const int64_t offset = row_bytes(v_->dtype, dim);
-    constexpr int kRuns = R * W <= 4 ? 2 : 1;
+    constexpr int kRuns = R * W <= kFewSums ? 2 : 1;
     const int rest = static_cast<int>(dim_v_ - dim);
     const auto tail = Simd::tail(kTail ? rest : 0);
     float *sum = sums_ + row * stride_ + dim;
@@ -83,9 +114,13 @@ struct FewRowsValues {
         }
       }
     };
+    RowFetcher fetcher = this->fetcher();
+    const int64_t lines = fetcher.bytes ? lines_ : 0;
+    constexpr int kBytes = E::kBytes / kLeast;  // of a vector
     const auto multiply_key = [&](int64_t j, int n) __attribute__((always_inline)) {
       const float *weight = p_ + j * p_stride_ + row;
       const char *key = v_->row[j] + offset;
+      __asm__("" : "+r"(key));  // one register, not one for each vector of it
       Vector weights[R];
       FOVEA_UNROLL
       for (int r = 0; r < R; ++r) weights[r] = Simd::set1(weight[r]);
@@ -96,6 +131,7 @@ struct FewRowsValues {
       } else {
         FOVEA_UNROLL
         for (int w = 0; w < W; w += kLeast) {
+          if (w * kBytes % kLineBytes == 0 && w * kBytes / kLineBytes < lines) fetcher.fetch();
           Vector x[kLeast];
           E::load(key, v_->scale[j], w * L, x);
           FOVEA_UNROLL
@@ -106,44 +142,31 @@ struct FewRowsValues {
         }
       }
     };
-    const bool fetches = row == 0 && v_->ahead != 0;
-    const auto fetch = [&](int64_t j) __attribute__((always_inline)) {
-      if (!fetches) return;
-      FOVEA_UNROLL
-      for (int b = 0; b < (kTail ? 1 : W / kLeast * E::kBytes); b += kLineBytes) fetch_ahead(v_->row + j, v_->ahead, offset + b);
-    };
-    const auto add = [&](int n, bool load) __attribute__((always_inline)) {
+    // Of a part of a run that does not end it, what came together so far is put aside.
+    float *open = sum + rows_ * stride_;
+    const auto each = [&](auto run) __attribute__((always_inline)) {
       FOVEA_UNROLL
       for (int r = 0; r < R; ++r) {
         FOVEA_UNROLL
-        for (int w = 0; w < W; ++w) {
-          float *at = sum + r * stride_ + w * L;
-          Simd::store(at, load ? Simd::add(Simd::load(at), acc[n][r][w]) : acc[n][r][w]);
-        }
+        for (int w = 0; w < W; ++w) run(acc[0][r][w], acc[kRuns - 1][r][w], r * stride_ + w * L);
       }
     };
-    bool started = begin_ > first_;
-    if constexpr (kRuns == 2) {
-      if (middle_ < end_) {
-        clear();
-        for (int64_t i = begin_; i < middle_; ++i) {
-          fetch(i);
-          multiply_key(i, 0);
-          fetch(i + kKeyRun);
-          multiply_key(i + kKeyRun, 1);
-        }
-        add(0, started);
-        return add(1, true);
-      }
-    }
-    for (int64_t begin = begin_, end = middle_; begin < end_; begin = end, end = end_, started = true) {
+    if (opens_)
       clear();
-      for (int64_t j = begin; j < end; ++j) {
-        fetch(j);
-        multiply_key(j, 0);
-      }
-      add(0, started);
+    else
+      each([&](Vector & a, Vector &, int64_t at) __attribute__((always_inline)) { a = Simd::load(open + at); });
+    const int64_t middle = two_ ? begin_ + kKeyRun : end_;
+    for (int64_t j = begin_; j < middle; ++j) {
+      multiply_key(j, 0);
+      if (kRuns == 2 && two_) multiply_key(j + kKeyRun, kRuns - 1);
     }
+    if (!closes_)
+      return each([&](Vector & a, Vector &, int64_t at) __attribute__((always_inline)) { Simd::store(open + at, a); });
+    const bool started = begin_ / kKeyRun > first_ / kKeyRun;
+    each([&](Vector & a, Vector & b, int64_t at) __attribute__((always_inline)) {
+      if (started) a = Simd::add(Simd::load(sum + at), a);
+      Simd::store(sum + at, kRuns == 2 && two_ ? Simd::add(a, b) : a);
+    });
   }
 
   const float *p_;
@@ -152,7 +175,12 @@ struct FewRowsValues {
   int64_t rows_, dim_v_;
   float *sums_;
   int64_t stride_, first_;
-  int64_t begin_, end_, middle_;  // keys; where there are two runs, the second begins in the middle
+  int64_t begin_, end_;  // keys
+  int64_t passes_, pass_;
+  int64_t lines_;                        // of each key's row that a pass fetches
+  int64_t part_;                         // keys of a run that are passed at a time: as many as the first-level cache holds twice
+  bool opens_ = false, closes_ = false;  // a run begins, ends
+  bool pairs_ = false, two_ = false;     // two runs at once, where that can be; here
 };
 
 // The whole block for the whole panel, as multiply_values(), with v in place of the job's. False where a row may have met what an excluded

@@ -100,7 +100,7 @@ struct Task {
     p = arena.take<float>(kBlockKeys * kRows);
     k_rows = arena.take<KeyRows>(1);
     v_rows = arena.take<KeyRows>(1);
-    value_sums = arena.take<float>(smaller(row_count, kFewRows<Simd>) * padded_dim<Simd>(problem.dim_v));
+    value_sums = arena.take<float>(2 * smaller(row_count, kFewRows<Simd>) * padded_dim<Simd>(problem.dim_v));
     padded_tiles = arena.take<float>(2 * kKeyTile * whole_steps<Simd>(problem.dim_k));
     const bool cut = pages_cut_blocks(problem);
     k_copy =
@@ -262,15 +262,16 @@ struct Task {
     block.keys = end - begin;
     block.first = first;
     if (few_rows) {
-      if (problem.score_replaces || !find_rows_of_keys(k, problem.k_scale, problem.dim_k, block, limit, kKeyTile, *k_rows)) {
+      if (problem.score_replaces || !find_rows_of_keys(k, problem.k_scale, problem.dim_k, block, *k_rows)) {
         const float *keys = find_keys(k, problem.k_scale, first, problem.dim_k, problem.dim_k, k_copy, block, &block.k_stride);
         set_rows_of_keys(keys, block.k_stride, block, *k_rows);
         block.k = keys;
       }
-      if (!find_rows_of_keys(v, problem.v_scale, problem.dim_v, block, limit, kKeyRun, *v_rows)) {
+      if (!find_rows_of_keys(v, problem.v_scale, problem.dim_v, block, *v_rows)) {
         load_values(block);
         set_rows_of_keys(block.v, block.v_stride, block, *v_rows);
       }
+      if (keys_are_cold) find_rows_ahead(block, limit);
     } else {
       block.k = find_keys(k, problem.k_scale, first, problem.dim_k, whole_steps<Simd>(problem.dim_k),
                           reinterpret_cast<Key *>(k_copy), block, &block.k_stride);
@@ -284,30 +285,50 @@ struct Task {
     block.v = find_keys(call->v, call->v_scale, block.first, call->dim_v, call->dim_v, v_copy, block, &block.v_stride);
   }
 
-  // Where each of the block's keys lies, and those that follow up to `limit`; false where some cannot be loaded from there.
-  bool find_rows_of_keys(const Tensor &t, const Tensor &scale, int64_t dim, const Block &block, int64_t limit,
-                         int64_t least_ahead, KeyRows &found) const {
+  // Where each of the block's keys lies; false where some cannot be loaded from there.
+  bool find_rows_of_keys(const Tensor &t, const Tensor &scale, int64_t dim, const Block &block, KeyRows &found) const {
     if (!loads_in_place<Simd>(t, dim)) return false;
-    const int64_t stride = t.stride[2] * element_bytes(t.dtype), bytes = larger(row_bytes(t.dtype, dim), 1);
     found.dtype = t.dtype;
-    found.ahead = keys_are_cold ? static_cast<int32_t>(clamp(tuning->ahead_bytes / bytes, least_ahead, kMostAhead)) : 0;
-    const int64_t end = block.keys + found.ahead, there = smaller(end, limit - block.begin);
-    KeyRun run = run_of_keys(block.begin + block.first);
-    for (int64_t key = block.first;;) {
-      const int64_t count = smaller(run.keys, there - key), scales = smaller(count, block.keys - key);
-      const char *first = key_of(t, run, 0);
-      for (int64_t j = 0; j < count; ++j) found.row[key + j] = first + j * stride;
-      const float *scale_of = scale.data ? reinterpret_cast<const float *>(key_of(scale, run, 0)) : nullptr;
-      for (int64_t j = 0; j < scales && scale_of; ++j) found.scale[key + j] = scale_of[j * scale.stride[2]];
-      if ((key += count) >= there) break;
-      run = run_of_keys(block.begin + key);
+    found.bytes = keys_are_cold ? larger(row_bytes(t.dtype, dim), 1) : 0;
+    found.ahead = found.bytes ? static_cast<int32_t>(clamp(tuning->ahead_bytes / found.bytes, kKeyTile, kMostAhead)) : 0;
+    list_rows(t, block.begin + block.first, block.begin + block.keys, found.row + block.first);
+    if (scale.data == nullptr) return true;
+    for (int64_t key = block.first; key < block.keys;) {
+      const KeyRun run = run_of_keys(block.begin + key);
+      const int64_t count = smaller(run.keys, block.keys - key), stride = scale.stride[2];
+      const float *first = reinterpret_cast<const float *>(key_of(scale, run, 0));
+      if (stride == 1)
+        __builtin_memcpy(found.scale + key, first, static_cast<size_t>(count) * sizeof(float));
+      else
+        for (int64_t j = 0; j < count; ++j) found.scale[key + j] = first[j * stride];
+      key += count;
     }
-    for (int64_t key = there; key < end; ++key) found.row[key] = found.row[there - 1];
     return true;
+  }
+  // What is fetched behind the keys of the block are its values, and behind these the keys that come next, before `limit`.
+  void find_rows_ahead(const Block &block, int64_t limit) const {
+    for (int64_t j = 0; j < k_rows->ahead; ++j)
+      k_rows->row[block.keys + j] = v_rows->row[smaller(block.first + j, block.keys - 1)];
+    if (v_rows->bytes == 0) return;
+    const int64_t next = block.begin + block.keys, end = k_rows->bytes ? smaller(next + kMostAhead, limit) : next;
+    list_rows(call->k, next, end, v_rows->row + block.keys);
+    for (int64_t key = end - block.begin; key < block.keys + kMostAhead; ++key) v_rows->row[key] = v_rows->row[key - 1];
+  }
+  void list_rows(const Tensor &t, int64_t key, int64_t end, const char **row) const {
+    const int64_t stride = t.stride[2] * element_bytes(t.dtype);
+    while (key < end) {
+      const KeyRun run = run_of_keys(key);
+      const char *first = key_of(t, run, 0);
+      const int64_t count = smaller(run.keys, end - key);
+      for (int64_t j = 0; j < count; ++j) row[j] = first + j * stride;
+      row += count;
+      key += count;
+    }
   }
   static void set_rows_of_keys(const float *first, int64_t stride, const Block &block, KeyRows &found) {
     found.dtype = FOVEA_F32;
     found.ahead = 0;
+    found.bytes = 0;
     for (int64_t key = block.first; key < block.keys; ++key)
       found.row[key] = reinterpret_cast<const char *>(first + key * stride);
   }

@@ -101,7 +101,9 @@ struct Simd : XsimdVector<FOVEA_XSIMD_ARCH> {
   }
   static FOVEA_INLINE Vector load_f16(const uint16_t *p) { return _mm512_cvtph_ps(load_16(p)); }
   static FOVEA_INLINE Vector load_bf16(const uint16_t *p) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_16(p)), 16));
+    // Word i goes to the upper half of lane i, over zeros.
+    const __m512i words = _mm512_slli_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), 16);
+    return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, words, _mm512_castsi256_si512(load_16(p))));
   }
   static FOVEA_INLINE void store_f16(uint16_t *p, Vector v) { store_16(p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT)); }
   // As bf16_of_float().
