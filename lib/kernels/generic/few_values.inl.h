@@ -195,7 +195,7 @@ bool multiply_few_values(const ValueJob &job, const KeyRows &v, int64_t rows, fl
     if (job.key_end[r] > keys) keys = job.key_end[r];
     if (job.key_begin[r] < first) first = job.key_begin[r];
   }
-  if (first < keys) {
+  if (first < keys && job.dim_v > 0) {
     with_elements<Simd>(v.dtype, [&](auto elements) {
       FewRowsValues<Simd, decltype(elements)>::multiply(job.p, job.p_stride, v, first, keys, rows, job.dim_v, sums, stride);
     });
