@@ -39,7 +39,7 @@ struct FewRowsValues {
     pairs_ = rows_of_tile<W>(rows_) * W <= kFewSums;
     int64_t tiles = 0;
     for (int64_t row = 0; row < rows_; row += rows_of_tile<W>(rows_ - row)) ++tiles;
-    passes_ = tiles * ((dim_v_ + W * L - 1) / (W * L));
+    passes_ = larger(tiles * ((dim_v_ + W * L - 1) / (W * L)), 1);
     while (passes_ > 1 && part_ > kKeyTile && part_ * v_->bytes > kAheadBytes) part_ /= 2;
     lines_ = (v_->bytes + passes_ * kLineBytes - 1) / (passes_ * kLineBytes);
   }
