@@ -42,7 +42,7 @@ struct FewRowsValues {
     pairs_ = rows_of_tile<W>(rows_) * W <= kFewSums;
     int64_t tiles = 0;
     for (int64_t row = 0; row < rows_; row += rows_of_tile<W>(rows_ - row)) ++tiles;
-    passes_ = tiles * ((dim_v_ + W * L - 1) / (W * L));
+    passes_ = larger(tiles * ((dim_v_ + W * L - 1) / (W * L)), 1);
     while (passes_ > 1 && part_ > kKeyTile && part_ * v_->bytes > kPartBytes) part_ /= 2;
     lines_ = (v_->bytes + passes_ * kLineBytes - 1) / (passes_ * kLineBytes);
   }
@@ -195,7 +195,7 @@ bool multiply_few_values(const ValueJob &job, const KeyRows &v, int64_t rows, fl
     if (job.key_end[r] > keys) keys = job.key_end[r];
     if (job.key_begin[r] < first) first = job.key_begin[r];
   }
-  if (first < keys && job.dim_v > 0) {
+  if (first < keys) {
     with_elements<Simd>(v.dtype, [&](auto elements) {
       FewRowsValues<Simd, decltype(elements)>::multiply(job.p, job.p_stride, v, first, keys, rows, job.dim_v, sums, stride);
     });
