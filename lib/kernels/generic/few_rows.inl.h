@@ -75,6 +75,7 @@ struct ScoresByDims {
                                                                  : 1;
   static constexpr int G = J * V <= kInRegisters ? J : V <= kInRegisters ? kInRegisters / V : 1;
   static constexpr int kDimsOfLine = L * V * (E::kBytes < kLineBytes ? kLineBytes / E::kBytes : 1);  // about a cache line's
+  static constexpr int kLines = E::kBytes > kLineBytes ? E::kBytes / kLineBytes : 1;                 // that so many dims lie in
   static constexpr int kAtOnce = kSums < L ? kSums : L;  // sums that come to lie in one vector: those of a key side by side
 
   // acc[key * R + row], lane by lane, over the dims [begin, end) of all keys of the group that begins at `first`, and the tail where they
@@ -92,7 +93,7 @@ struct ScoresByDims {
       for (int64_t d = begin; d < end; d += L * V, q += L * V * R) {
         if (fetcher.bytes && d % kDimsOfLine == 0) {
           FOVEA_UNROLL
-          for (int j = 0; j < G; ++j) fetcher.fetch();
+          for (int line = 0; line < G * kLines; ++line) fetcher.fetch();
         }
         Vector x[G][V];
         FOVEA_UNROLL

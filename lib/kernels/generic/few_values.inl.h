@@ -116,7 +116,8 @@ struct FewRowsValues {
     };
     RowFetcher fetcher = this->fetcher();
     const int64_t lines = fetcher.bytes ? lines_ : 0;
-    constexpr int kBytes = E::kBytes / kLeast;  // of a vector
+    // Lines of the part of a row, fetched one by one between its vectors.
+    constexpr int kLines = (W / kLeast * E::kBytes + kLineBytes - 1) / kLineBytes;
     const auto multiply_key = [&](int64_t j, int n) __attribute__((always_inline)) {
       const float *weight = p_ + j * p_stride_ + row;
       const char *key = v_->row[j] + offset;
@@ -131,7 +132,10 @@ struct FewRowsValues {
       } else {
         FOVEA_UNROLL
         for (int w = 0; w < W; w += kLeast) {
-          if (w * kBytes % kLineBytes == 0 && w * kBytes / kLineBytes < lines) fetcher.fetch();
+          FOVEA_UNROLL
+          for (int line = w * kLines / W; line < (w + kLeast) * kLines / W; ++line) {
+            if (line < lines) fetcher.fetch();
+          }
           Vector x[kLeast];
           E::load(key, v_->scale[j], w * L, x);
           FOVEA_UNROLL
