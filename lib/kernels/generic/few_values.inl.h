@@ -117,7 +117,7 @@ struct FewRowsValues {
     RowFetcher fetcher = this->fetcher();
     const int64_t lines = fetcher.bytes ? lines_ : 0;
     // Lines of the part of a row, fetched one by one between its vectors.
-    constexpr int kLines = (W / kLeast * E::kBytes + kLineBytes - 1) / kLineBytes;
+    constexpr int kLines = (W / kLeast * E::kBytes + kLineBytes - 1) / kLineBytes, kLinesOfStep = (kLines * kLeast + W - 1) / W;
     const auto multiply_key = [&](int64_t j, int n) __attribute__((always_inline)) {
       const float *weight = p_ + j * p_stride_ + row;
       const char *key = v_->row[j] + offset;
@@ -133,8 +133,9 @@ struct FewRowsValues {
         FOVEA_UNROLL
         for (int w = 0; w < W; w += kLeast) {
           FOVEA_UNROLL
-          for (int line = w * kLines / W; line < (w + kLeast) * kLines / W; ++line) {
-            if (line < lines) fetcher.fetch();
+          for (int i = 0; i < kLinesOfStep; ++i) {
+            const int line = w * kLines / W + i;
+            if (line < (w + kLeast) * kLines / W && line < lines) fetcher.fetch();
           }
           Vector x[kLeast];
           E::load(key, v_->scale[j], w * L, x);
